@@ -77,8 +77,8 @@ def cost_in_bytes(scheme: str, n: int, r: int, length: int) -> Cost:
 
 @lru_cache(maxsize=1024)
 def cost_in_models(scheme: str, n: int, r: int) -> Cost:
-    """Return the exact cost of ``scheme`` in fractions of M, the size of one gradient, for gradients whose length needs
-    no padding."""
+    """Return the exact cost of ``scheme`` in fractions of M, the size of one gradient, for gradients that divide into
+    equal slices and chunks without padding."""
     length = lcm(*range(1, n + 1))
     return counting(scheme)(n, r, length).times(Fraction(1, length))
 

@@ -1,5 +1,5 @@
-"""Kernels (compiled loops) for NumPy arrays, compiled by numba. Each kernel reads its arrays once and releases Python's
-global interpreter lock."""
+"""Kernels (compiled loops) for NumPy arrays, compiled by numba. Each kernel passes over memory once and releases
+Python's global interpreter lock."""
 
 import numpy as np
 from numba import njit

@@ -20,5 +20,5 @@ def sizes(length: int, parts: int) -> list[int]:
 
 def bounds(length: int, parts: int) -> np.ndarray:
     """Return the bounds of all parts if ``length`` is divided into ``parts`` parts: int64 of shape [parts + 1]. Part k
-    reaches from element k of the result to element k + 1."""
+    reaches from ``result[k]`` up to, but without, ``result[k + 1]``."""
     return np.arange(parts + 1, dtype=np.int64) * length // parts

@@ -80,7 +80,7 @@ class SubsetPlacement:
     def samples(self, batch: int) -> np.ndarray:
         """Return the bounds of all blocks in a batch of ``batch`` samples: int64 of shape [C(n, r) + 1].
 
-        Block b has the samples from element b of the result up to, but without, element b + 1.
+        Block b has the samples from ``result[b]`` up to, but without, ``result[b + 1]``.
         """
         return bounds(batch, comb(self.n, self.r))
 
@@ -150,7 +150,7 @@ class GroupedPlacement:
     def samples(self, batch: int) -> np.ndarray:
         """Return the bounds of the groups' samples in a batch of ``batch`` samples: int64 of shape [q + 1].
 
-        Group k computes the samples from element k of the result up to, but without, element k + 1.
+        Group k computes the samples from ``result[k]`` up to, but without, ``result[k + 1]``.
         """
         return bounds(batch, self.q)
 

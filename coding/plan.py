@@ -114,7 +114,8 @@ class PaperPlan:
     `GroupPlan` are among the packets of `PaperPlan`. For r = 2 and for n = r+1 Algorithm 3 sends no other packets. For
     r >= 3 and n >= r+2 most packets of Algorithm 3 are repeats that bring no rank anything new. Algorithm 3 sends 4
     times as many packets as `GroupPlan` at n, r = 5, 3; 10 times at 6, 3; 19 times at 7, 3; 39 times at 6, 4. For r = 1
-    a rank multicasts its block to all other ranks with one packet.
+    a rank multicasts its block to all other ranks with one packet. With `GroupPlan` the rank sends n-1 packets, one to
+    each other rank.
     """
 
     def __init__(self, placement: SubsetPlacement):

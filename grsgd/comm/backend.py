@@ -222,9 +222,9 @@ def failed(error: RuntimeError) -> Failed:
 class FromAnyRank:
     """A request of a receive from any rank, in a job in which processes may die.
 
-    The receive is given to the MPI library only when a message has arrived, because the sender of a message may die
-    before the whole message has arrived. If the sender dies early, Open MPI 5 never completes a receive from any rank,
-    and never reports the death.
+    Ranks take turns: the request receives from the next rank from which a message has arrived. The receive is given to
+    the MPI library only then. An earlier receive could match the announcement of a long message whose sender then dies.
+    Open MPI 5 never completes such a receive, and never reports the death.
 
     When the receive is complete, the attribute ``source`` is the rank that sent the message.
     """
@@ -266,7 +266,7 @@ def countable(array):
         elements, rest = divmod(array.nbytes, np.dtype(dtype).itemsize)
         if rest == 0 and elements <= MAX_ELEMENTS:
             return array.reshape(-1).view(dtype)
-    raise ValueError(f"a message of {array.nbytes} bytes has more elements of 8 bytes than MPI can count")
+    raise ValueError(f"a message of {array.nbytes} bytes has more elements of at most 8 bytes than MPI can count")
 
 
 def has_died(error: RuntimeError) -> bool:

@@ -15,7 +15,8 @@ from grsgd.comm.traffic import Traffic
 
 
 class LostRank(RuntimeError):
-    """Error raised by `Message.Test` if the process of the message's sender or receiver has died."""
+    """Error raised if the process of a rank has died, for example by `Message.Test` of a message to or from the
+    rank."""
 
 
 class Message:
@@ -47,8 +48,8 @@ class Message:
 
 
 def receive_if_come(comm, tag: int, size: int, dtype=np.uint8) -> np.ndarray | None:
-    """Receive a message with ``tag`` that has arrived from any rank, and return the message as an array of ``size``
-    elements. Return None if no message has arrived.
+    """Receive a message with ``tag`` that has arrived from any rank, and return an array of ``size`` elements that
+    begins with the message. Return None if no message has arrived. A message may have at most ``size`` elements.
 
     Messages of ranks whose processes have died are ignored, because the receive of such a message may never complete.
     """
@@ -90,8 +91,8 @@ class Communicator:
     backend
         The backend that sends and receives the messages.
     members
-        Number of each rank in the counters of ``traffic``. A communicator that `subset` has made passes the ranks'
-        numbers in the whole group.
+        Number of each rank in the counters of ``traffic``. For a communicator that `subset` has made, these
+        are the ranks' numbers in the whole group.
     traffic
         Counters of sent bytes. A communicator that `subset` has made uses the counters of the whole group.
     """

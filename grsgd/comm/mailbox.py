@@ -167,9 +167,9 @@ class Mailbox(SendBuffers):
 
     If a ``compressor`` is given, models are compressed. The compressor's random numbers depend on ``seed``.
 
-    If the process of a receiver dies, this object calls ``returned(message)`` with the message to this receiver. If
-    another process takes the rank of a dead process, messages from this rank are received from the new process. If no
-    process takes the rank, the stream of messages from this rank ends when `close` is called.
+    If the process of a receiver dies, this object calls ``returned(message)`` with the message to this receiver. If the
+    process of a source dies, the stream of the source begins anew with the process that takes the source's rank. If no
+    process takes the source's rank, the stream ends when this rank calls `close`.
     """
 
     END_OF_STREAM = -1
@@ -329,15 +329,15 @@ class Mailbox(SendBuffers):
         return sorted(new_sources)
 
     def _end_lost_stream(self, source: int):
-        """End the stream of messages from ``source`` if this rank has no process. The message that ends the stream also
-        wakes a `receive_loop` that waits for a message from any rank."""
+        """End the stream of messages from ``source`` if no process holds the rank ``source``. The message that ends the
+        stream also wakes a `receive_loop` that waits for a message from any rank."""
         if source in self.comm.lost and source in self._open:
             self._open.discard(source)
             self._end_stream(self.comm.rank, sender=source)
 
     def _end_stream(self, receiver: int, sender: int | None = None):
         """Send to ``receiver`` the message that ends the stream of ``sender``, which is this rank by default. Return
-        the request of the sent message."""
+        the message under way."""
         sender = self.comm.rank if sender is None else sender
         if sender not in self._last:
             self._last[sender] = self._take_spare()

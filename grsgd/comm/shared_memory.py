@@ -110,8 +110,8 @@ def round_up(nbytes: int, multiple: int) -> int:
 def allocate(comm: Communicator, nbytes: int, tag: int):
     """Schedule, run on all ranks at once, that returns a new `SharedMemory` with ``nbytes`` bytes per rank, all zeros.
 
-    The messages of this schedule are not counted as traffic. Raises NoSharedMemory on all ranks if any rank cannot map
-    the file.
+    The messages of this schedule are not counted as traffic. Raises NoSharedMemory on all ranks if the file cannot be
+    made, or if any rank cannot map the file.
     """
     comm = uncounted(comm)
     if comm.rank == 0:

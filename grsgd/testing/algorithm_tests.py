@@ -55,7 +55,8 @@ class AlgorithmTests:
     distance at the start. A subclass sets a larger fraction for an algorithm that needs more steps by its nature."""
     keeps_mean: ClassVar[bool] = False
     """Whether exchanges keep the mean of all models, weighted by ``Algorithm.weight``, including models in messages
-    under way. If ``keeps_mean`` is True, a test compares the mean of all models before and after training."""
+    under way. If ``keeps_mean`` is True, a test compares the mean of all models before and after training with
+    learning rate 0."""
     mixing_matrix: ClassVar[Callable[[int, int], np.ndarray] | None] = None
     """Static method that returns the mixing matrix W, of shape [n, n], for the number of ranks n and the number of the
     step.

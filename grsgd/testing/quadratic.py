@@ -194,9 +194,8 @@ class Job:
             yield from lifecycle.drain()
 
     def stages(self, rank):
-        """Return, for algorithms with the trait ``sends_early``, when the gradient of each layer is complete, as a
-        fraction of the backward pass, with the call of ``gradient_ready``. Odd ranks complete the gradient of the first
-        layer first."""
+        """Return a pair (share of the backward pass, call of ``gradient_ready``) for the gradient of each layer. Odd
+        ranks complete the gradient of the first layer first. Without the trait ``sends_early``, return no pairs."""
         algorithm = self.algorithms[rank]
         if self.n == 1 or not algorithm.traits.sends_early:
             return ()

@@ -13,8 +13,8 @@ def ring_allgather(comm: Communicator, parts: Sequence, tag: int = tags.ARRAYS):
     """Schedule that copies ``parts[i]`` of each rank i to ``parts[i]`` of all other ranks. All parts have the same
     length on all ranks.
 
-    The ranks form a ring. In step s, rank i sends part i - s, which arrived in the step before, to its right neighbour.
-    Each of the n ranks sends n - 1 parts.
+    The ranks form a ring. In step s, rank i sends part i - s to its right neighbour. From step 1 on, this part came
+    from the left neighbour in the step before. Each of the n ranks sends n - 1 parts.
     """
     n, rank = comm.size, comm.rank
     right, left = (rank + 1) % n, (rank - 1) % n

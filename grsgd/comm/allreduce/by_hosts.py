@@ -45,8 +45,9 @@ class Hosts(NamedTuple):
 
 
 def hosts_of(comm: Communicator, tag: int):
-    """Schedule, run on all ranks at once, that returns the `Hosts` of ``comm``. In the first call for ``comm``, the
-    ranks exchange the names of their hosts, by messages that are not counted as traffic."""
+    """Schedule, run on all ranks at once, that returns the `Hosts` of ``comm``. If the backend does not know the hosts,
+    the ranks exchange the names of their hosts in the first call for ``comm``. The messages of this exchange are not
+    counted as traffic."""
     if HOSTS in comm.shared:
         return comm.shared[HOSTS]
     hosts = comm.backend.hosts

@@ -175,9 +175,9 @@ def places_of_blocks(sources: Sources) -> list[int]:
     """Return the number of the block that each rank owns, chosen such that blocks which are sent in one step have
     consecutive numbers.
 
-    The most blocks are sent together in the last steps of the all-gather. So ranks are sorted by the lowest block that
-    a rank holds before the last step. Ties are broken by the lowest block that a rank holds before the second-to-last
-    step, and so on.
+    The most blocks are sent together in the last steps of the all-gather. So ranks are sorted by the lowest-numbered
+    block that a rank holds before the last step. Ties are broken by the lowest-numbered block that a rank holds before
+    the second-to-last step, and so on.
     """
     size = len(sources[0])
     held = holdings(sources, [1 << rank for rank in range(size)])[1:]

@@ -113,7 +113,7 @@ def parts_allreduce(comm: Communicator, x, tag: int, scale: float, owners: int, 
         yield arriving
         total = rows[0]
         for row in rows[1:]:
-            if row is mine:  # from now on, add into this rank's part of x
+            if row is mine:  # from now on, add into this rank's part of x, because a + b equals b + a
                 total, row = row, total
             total += row
         if scale != 1:

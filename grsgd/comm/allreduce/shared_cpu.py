@@ -38,7 +38,7 @@ def publish(flags, rank, column, number):
     """Write ``number`` (int64), the progress of ``rank``, to the shared memory ``flags``. A rank that reads ``number``
     also sees all writes that ``rank`` made before this call.
 
-    The memory fence before the write of ``number`` prevents that the compiler or the processor moves earlier writes
+    Because of the memory fence before the write of ``number``, neither compiler nor processor can move earlier writes
     behind this write. No rank ever reads only half of ``number``, because ``number`` is aligned and has 8 bytes.
     """
     fence()
@@ -49,8 +49,8 @@ def publish(flags, rank, column, number):
 def reached(flags, column, number):
     """Return whether all ranks have published ``number`` or a higher number.
 
-    If the result is True, later reads see everything that the ranks wrote before they published ``number``. The memory
-    fence after the reads of ``flags`` prevents that later reads are moved before these reads.
+    If the result is True, later reads see everything that the ranks wrote before they published ``number``. Because of
+    the memory fence after the reads of ``flags``, no later read is moved before these reads.
     """
     for rank in range(flags.shape[0]):
         if flags[rank, column] < number:

@@ -155,7 +155,7 @@ class Buffers:
         """
         places = self.memory.flags[:, PLACE].tolist()
         if any(other != place for other in places):
-            raise RuntimeError(f"an all-reduce of arrays at different positions in shared memory: {places}")
+            raise RuntimeError(f"an all-reduce of arrays that lie in different places of shared memory: {places}")
 
     def _replace_part(self, rows: np.ndarray, begin: int, size: int, scale: float, beyond):
         """Schedule that replaces this rank's part of a piece by the sum of the part over all ranks, in the rows of all

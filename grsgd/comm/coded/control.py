@@ -54,7 +54,7 @@ class Control:
         self.longest_rest = 0
         """Largest number of bytes after the head of a control message."""
         self.under_way: list[tuple] = []
-        """Messages that are under way from this rank: pairs (request of the message, array of the message)."""
+        """Messages that are under way from this rank: pairs (message, array of the message)."""
 
     def tell(self, rank: int, word: ControlKind, number_of_round: int, number: int = 0, rest: bytes = b""):
         array = np.frombuffer(HEAD.pack(word, self.comm.rank, number_of_round, number) + rest, np.uint8)

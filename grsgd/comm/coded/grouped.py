@@ -42,7 +42,7 @@ class GroupedDirect(Scheme):
 class GroupedReduceScatter(Scheme):
     """A scheme with the groups of `GroupedDirect`, in which a block has n chunks, one chunk per rank. Every group sends
     chunk j of its block to rank j. Rank j adds up chunk j of all groups' blocks, and multicasts the sum to all
-    ranks."""
+    other ranks."""
 
     sends_sums = True
 

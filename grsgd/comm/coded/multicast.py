@@ -93,7 +93,7 @@ class Multicast(Unicast):
         self.groups: dict[tuple[int, ...], Communicator] = {}
 
     def open(self, packets, blocks=None):
-        for group in sorted({packet.group for packet in packets}):  # in an order equal on all ranks, against a deadlock
+        for group in sorted({packet.group for packet in packets}):  # in one order on all ranks, to avoid a deadlock
             if len(group) == self.comm.size:
                 self.groups[group] = self.comm
             elif len(group) > 2:

@@ -33,8 +33,8 @@ class Outgoing:
         self.unanswered = set(packet.receivers)
         """Receivers of the packet that have not yet told this rank which parts of the packet they lack."""
         self.repairs: list[tuple] = []
-        """Messages under way that carry parts of the packet which receivers lacked: pairs (request of the message,
-        array of the message)."""
+        """Messages under way that carry parts of the packet which receivers lacked: pairs (message, array of the
+        message)."""
         link = transport.link
         to_all = len(packet.receivers) > 1
         self.address = link.sockets.group if to_all else link.addresses[packet.receivers[0]]
@@ -53,8 +53,8 @@ class Outgoing:
         return True
 
     def repair(self, rank: int, bits: bytes):
-        """Send to rank ``rank`` the parts of the packet that this rank lacks. ``bits`` has one bit per part of the
-        packet: 1 if rank ``rank`` lacks the part."""
+        """Send the missing parts of the packet to the receiver ``rank``. ``bits`` has one bit per part of the packet: 1
+        if ``rank`` lacks the part."""
         self.unanswered.discard(rank)
         lacking = unmasked(bits[: self.parts.mask_bytes], len(self.parts.is_here))
         if lacking:
@@ -83,8 +83,8 @@ class Outgoing:
 class Incoming:
     """A packet for this rank that ``transport``, an `IpMulticast`, receives.
 
-    ``Test()`` of this pollable returns True when the packet is complete and this rank has told the packet's sender
-    which parts it lacked.
+    ``Test()`` of this pollable returns True when the packet is complete and its sender has an answer: that the packet
+    is complete, or which parts this rank lacked.
     """
 
     def __init__(self, transport, packet: Packet, content: np.ndarray):
@@ -99,15 +99,15 @@ class Incoming:
         """The missing parts of the packet, as soon as this rank has begun to request these parts. None before the first
         request."""
         self.heard = transport.clock()
-        """Last time when a datagram of the packet arrived, or when the sender told that all datagrams of the packet
-        have been sent. Initially the time when this object was made."""
+        """Last time when a datagram of the packet arrived, or when the sender reported that all datagrams of the
+        packet had been sent. Initially the time when this object was made."""
 
     def move(self, read_all: bool):
-        """Request the missing parts of the packet as soon as no more datagrams of the packet are expected.
-        ``read_all``: whether this rank has read all datagrams that have arrived."""
+        """Tell the packet's sender that the packet is complete, or request the missing parts as soon as
+        `is_time_to_ask`. ``read_all``: whether this rank has read all datagrams that have arrived."""
         if not self.parts.lacking:
             # A packet without content is complete before its sender has begun to send. For a packet without content,
-            # this rank answers only when the sender has told that all datagrams of the packet have been sent.
+            # this rank answers only when the sender has reported that all datagrams of the packet were sent.
             if not self.has_answered and (self.parts.content or self.all_sent):
                 self.has_answered = True
                 # The message `LACKING` to the sender is short, because it has no bits for parts of the packet. A long

@@ -134,7 +134,7 @@ class Queues:
             header = letter.header.copy()
             header[3] = self.latest
             messages = [Tolerant(self.comm.Isend(header, receiver, tags.SUM_HEADER, header=header.nbytes), header)]
-            if letter.content is not None:  # with `Isend`, MPI might store any number of messages
+            if letter.content is not None:  # with `Isend`, MPI might store any number of short messages
                 messages.append(Tolerant(self.comm.Issend(letter.content.buffer, receiver, tags.SUM_CONTENT)))
             self._under_way[receiver] = letter, messages
 

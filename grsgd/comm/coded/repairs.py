@@ -64,8 +64,8 @@ class Repairs:
         because the blocks may already belong to the next step."""
         self.slow = SlowRanks()
         self.expected: list[tuple] = []
-        """Answers that this rank expects, of the present and of earlier exchanges: pairs (request of the receive, array
-        of the answer)."""
+        """Answers that this rank expects, of the present and of earlier exchanges: pairs (message, array of the
+        answer)."""
         self.rejected = 0
         """Number of received answers that had a wrong digest or were not from this run."""
 
@@ -100,8 +100,8 @@ class Repairs:
         self.control.under_way.append(self.send(asked.sender, name, parts, wanted))
 
     def send(self, rank: int, name: Name, parts: Parts, wanted: list[int]) -> tuple:
-        """Send the parts ``wanted`` of a packet to ``rank`` in one message by MPI. Return the request of the message
-        and the array of the message. The field ``part`` of ``name`` must be the number of this rank."""
+        """Send the parts ``wanted`` of a packet to ``rank`` in one message by MPI. Return the message and its array.
+        The field ``part`` of ``name`` must be the number of this rank."""
         content = parts.cut(wanted)
         body = mask(wanted, len(parts.is_here)) + content.tobytes()
         array = np.frombuffer(self.link.seal.head(name, body) + body, np.uint8)

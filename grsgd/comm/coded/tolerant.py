@@ -92,8 +92,7 @@ class TolerantSum(Scheme):
         """Number of steps whose sum this rank has decoded with the message of rank i, for each rank i: int64 of shape
         [n]."""
         self.made = 0
-        """Number of steps in which this rank has made its message from other ranks' messages, without computing its
-        blocks."""
+        """Number of steps that this rank has taken without computing its blocks."""
 
     def assign_blocks(self):
         self.blocks = self.code.placement.blocks(self.rank)

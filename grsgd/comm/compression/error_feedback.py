@@ -26,7 +26,7 @@ class ErrorFeedback:
         payload = encode(p)
         e = p - decode(payload)
 
-    Error feedback sends values that a payload leaves out in a later payload, so that algorithms with biased compressors
+    Values that one payload leaves out are sent in a later payload, so that algorithms with biased compressors
     converge. Source: Seide, Fu, Droppo, Li, Yu 2014, 1-bit SGD. In the version of Karimireddy, Rebjock, Stich, Jaggi
     2019, x is the gradient times the learning rate.
 

@@ -36,7 +36,7 @@ class MeetingCall(NamedTuple):
 
 
 class Meeting:
-    """The part of a rank in meetings of all ranks. Any rank may `ask` for a meeting at any moment.
+    """One rank's part in meetings of all ranks. Any rank may `ask` for a meeting at any moment.
 
     Ranks that do not wait for each other meet before their next steps. Ranks in lockstep (ranks that wait for each
     other in every step) meet before the first step that no rank has begun. To find the first step that no rank has

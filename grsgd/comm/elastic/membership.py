@@ -234,8 +234,8 @@ class Membership:
 
 
 class Tolerant:
-    """A request of a sent message that counts as complete if the receiving process has died. ``content``: the sent
-    array, which must stay allocated as long as the request."""
+    """A pollable for a sent message, which counts as complete even if the receiving process has died. ``content``: the
+    sent array, which must stay allocated as long as the message."""
 
     def __init__(self, message, content=None):
         self.message, self.content, self.is_over = message, content, False

@@ -83,7 +83,7 @@ class Memory:
         if error:
             raise RuntimeError(f"the GPU's driver does not know the memory of an array (CUDA error {error})")
         handle = self.runtime.ipcGetMemHandle(base.value)
-        self._opened[handle] = base.value  # because CUDA lets no process open its own memory
+        self._opened[handle] = base.value  # for a rank that sends to itself: CUDA lets no process open its own memory
         return handle, array.data.ptr - base.value
 
     def copy_from_process(self, array, nbytes: int, handle: bytes, offset: int, after):

@@ -1,8 +1,8 @@
 """A transport that sends long messages of arrays in GPU memory, and makes all-reduces, by NCCL.
 
 NCCL has no tags, and both ranks of a message must call NCCL in the same order. So the sender announces each message by
-an MPI message with the tag. The receiver answers with a turn, the position of the message among all messages from this
-sender. After the answer both ranks call NCCL in the order of the turns.
+an MPI message with the tag. The receiver answers with a turn, the position of the message among all NCCL messages from
+this sender. After the answer both ranks call NCCL in the order of the turns.
 """
 
 import atexit

@@ -92,7 +92,7 @@ def select_transport(
         Backend of all ranks for arrays in host memory.
     wanted
         Name of a transport, or ``auto`` for the transport that is fastest for a message of ``nbytes`` bytes. A
-        transport is chosen only if test messages arrive correctly.
+        transport is chosen only if test messages between all neighbours arrive correctly.
     timeout
         Seconds that each test message may take.
     library_seconds

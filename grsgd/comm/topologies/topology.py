@@ -180,8 +180,8 @@ def bypassing(edges: np.ndarray, rank: int, without: Sequence[int]) -> list[int]
 
 
 def neighbours_of(edges: np.ndarray) -> tuple[list[list[int]], list[list[int]]]:
-    """Return two lists with one list of ranks per rank: the other ranks to which the rank sends, and the other ranks
-    from which the rank receives.
+    """Return two lists with one ascending list of ranks per rank: the other ranks to which the rank sends, and the
+    other ranks from which the rank receives.
 
     ``edges``: bool of shape [n, n], an edge from the column's rank to the row's rank.
     """
