@@ -40,7 +40,7 @@ class StopSignal:
     Parameters
     ----------
     comm
-        A communicator that carries only stop messages with the tag `grsgd.comm.tags.STOP`.
+        A communicator on which only stop messages have the tag `grsgd.comm.tags.STOP`.
     tolerant
         Whether the run goes on without the ranks whose processes have died.
     """

@@ -1,5 +1,5 @@
-"""Bine's all-reduce: a reduce-scatter and an all-gather in which the distances between partners are negabinary numbers
-(numbers in base -2).
+"""Bine's all-reduce: a reduce-scatter and an all-gather in which the distances between partners are 1, 11, 111, ... in
+negabinary notation (base -2).
 
 Source: De Sensi et al. 2025, Bine trees: Enhancing collective operations by optimizing communication locality (SC).
 Bine's all-reduce for large arrays is a reduce-scatter with growing distances and an all-gather with shrinking

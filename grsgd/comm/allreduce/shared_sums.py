@@ -26,7 +26,7 @@ COMPILED = (np.dtype("float32"), np.dtype("float64"))
 ENTERED, DONE, PLACE = range(3)
 """Columns of the array of numbers in shared memory in which each rank publishes its progress.
 
-ENTERED: number of the last phase for which the rank has written its array to a buffer. DONE: number of the last phase
+ENTERED: number of the last phase for which the rank's array is in shared memory. DONE: number of the last phase
 in which the rank has summed its part of the arrays. PLACE: position of the rank's array in shared memory.
 """
 OUTSIDE = -1

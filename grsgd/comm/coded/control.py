@@ -32,7 +32,7 @@ class ControlKind(IntEnum):
     LEFT = 4
     """The sender of the control message has sent and received all packets of the exchange."""
     END = 5
-    """The sender of the control message has closed its sockets."""
+    """The sender of the control message has begun to close IP multicast, and sends no packets any more."""
 
 
 class Told(NamedTuple):

@@ -147,9 +147,9 @@ def find_interface(wanted: str | None, others: list[str], group: tuple[str, int]
     """Return the network interface ``wanted`` of this host: the interface's name, its address, or its network such as
     10.0.0.0/24.
 
-    If ``wanted`` is None, return the interface whose route leads to the first host in ``others`` that this host can
-    look up. If ``wanted`` is None and ``others`` is empty, return the loopback interface. Raises NoMulticast if this
-    host has no fitting interface.
+    If ``wanted`` is None and ``others`` is empty, return the loopback interface. If ``wanted`` is None and ``others``
+    has hosts, return the interface towards the first host to which a route leads. If no route leads to any of these
+    hosts, return the interface towards ``group``. Raises NoMulticast if this host has no fitting interface.
     """
     there = interfaces()
     if wanted is not None:

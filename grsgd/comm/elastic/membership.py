@@ -49,7 +49,7 @@ class Membership:
     Parameters
     ----------
     comm
-        A communicator of all processes of the job, which carries only the messages of memberships.
+        A communicator of all processes of the job, which carries only messages about processes.
     ranks
         Number of ranks. Process i holds rank i at first.
     clock
