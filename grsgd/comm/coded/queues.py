@@ -18,8 +18,8 @@ from grsgd.comm.elastic.membership import Tolerant
 
 
 class Content:
-    """A buffer that is sent in several messages. When all messages that carry the buffer are delivered, the buffer is
-    added to ``spare``, the list of free buffers."""
+    """A buffer that is sent in several messages. When all these messages are delivered or dropped, the buffer is added
+    to ``spare``, the list of free buffers."""
 
     def __init__(self, buffer, spare: list):
         self.buffer, self._spare, self._users = buffer, spare, 0

@@ -39,7 +39,7 @@ def uniform(seed, i):
 
 def round_blocks(x, block: int, bits: int, seed: int, scales, codes):
     """Write the scale (float32) of each block of ``x`` to ``scales``, and a code of ``bits`` bits for each value to
-    ``codes``. The code is a multiple of the block's scale to which the value is randomly rounded.
+    ``codes``. The code stands for the multiple of the block's scale to which the value is randomly rounded.
 
     ``bits`` is 8 or 4. ``block``, the number of values per block, must be even.
     """

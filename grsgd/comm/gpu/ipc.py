@@ -37,7 +37,7 @@ class Ipc(Staged):
         everyone.Free()
 
     def staged_bytes(self, nbytes, source):
-        one_host = len(self.same_host_ranks) == self.backend.size  # any source is on this host
+        one_host = len(self.same_host_ranks) == self.backend.size  # then any source is on this host
         return min(nbytes, SHORT_BYTES) if one_host or source in self.same_host_ranks else nbytes
 
     def _send(self, send, array, dest, tag):

@@ -326,7 +326,7 @@ def base_2(n: int) -> np.ndarray:
 @named("base-3")
 def base_3(n: int) -> np.ndarray:
     """Return mixing matrices like `base_2`. A rank has at most two neighbours per step, and the models reach their mean
-    in fewer steps than with `base_2`."""
+    in fewer steps than with `base_2`, or in equally many."""
     return base_graph(n, 3)
 
 
