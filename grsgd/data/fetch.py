@@ -55,8 +55,8 @@ class Recipe:
 
 
 def fetch(name: str, directory: str | Path, progress: Progress = print) -> Path:
-    """Download the data set ``name`` to ``directory``, unless ``directory`` already has all its files. Return the path
-    of the data set's folder.
+    """Download the data set ``name`` to ``directory``, unless verified files of the data set are already there. Return
+    the path of the data set's folder.
 
     ``progress(text)`` is called from time to time with a line of text. Raises DataError, with a message of one line, if
     the download fails.
