@@ -239,8 +239,8 @@ class Algorithm:
         model of the run when `start` is called. `start` may be a generator that yields each object it waits for."""
 
     def begin(self):
-        """Begin background activities before the first step, and again after each checkpoint before which they were
-        ended. `begin` may be a generator that yields each object it waits for."""
+        """Begin background activities before the first step, and again after each checkpoint that has ended these
+        activities. `begin` may be a generator that yields each object it waits for."""
 
     def before_backward(self):
         """Prepare the model before the next gradient is computed. `before_backward` may change the model."""

@@ -1,5 +1,5 @@
-"""Trial before a run that measures the seconds of packets sent by the run's own transport. All ranks send packets at
-the same time in the trial, as in a step.
+"""Trial before a run that measures the times of packets sent by the run's own transport. All ranks send packets at the
+same time in the trial, as in a step.
 
 A schedule is a generator that yields each object it waits for.
 """
@@ -26,8 +26,8 @@ at a time, but at least 2, because a step has at most MAX_PACKETS_IN_FLIGHT pack
 
 
 class PacketTrial:
-    """Measurement of packets on one rank. The trial measures the seconds of packets to one rank and of packets to all
-    other ranks. The seconds of packets to other numbers of receivers are interpolated.
+    """Measurement of packets on one rank. The trial measures the times of packets to one rank and of packets to all
+    other ranks. The times of packets to other numbers of receivers are interpolated.
 
     Parameters
     ----------

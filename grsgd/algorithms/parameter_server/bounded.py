@@ -63,7 +63,7 @@ class Ssp(Strategy):
         hold the answer while c_i - min(c) > s
 
     So the numbers of pushes c satisfy max(c) - min(c) <= s + 1. ``s`` is a whole number or inf. With s = 0 no worker
-    begins a step before all n workers have pushed the last step, as with `Bsp`, but with n updates per round.
+    begins a step before all n workers have pushed the previous step, as with `Bsp`, but with n updates per round.
     """
 
     Options = SspOptions
