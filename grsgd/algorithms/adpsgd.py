@@ -32,8 +32,7 @@ class ADPSGDOptions(Options):
     merge: Literal["average", "delta"] = Field(
         "average",
         description="average: x = (x + y)/2, as in the AD-PSGD paper; delta: x = x + (y - s)/2 with the sent model "
-        "s, which "
-        "keeps the mean of all models",
+        "s, which keeps the mean of all models",
     )
 
 

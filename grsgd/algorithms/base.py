@@ -33,7 +33,8 @@ class Options(BaseModel):
 
     ``renamed`` maps old option names to new option names. The new name may include a section of the configuration:
     ``{"rho": "data.replication"}``. Using an old option name is an error whose message gives the new option name.
-    ``renamed_values`` maps old values of an option to new values: ``{"merge": {"half": "average"}}``.
+    ``renamed_values`` maps old values of an option to new values: ``{"merge": {"half": "average"}}``. Using an old
+    value is an error, too, whose message gives the new value.
     """
 
     # A run has only one algorithm. With defer_build, pydantic does not build the validators of other algorithms'
@@ -65,7 +66,7 @@ class Traits:
     """Whether the algorithm sends and receives messages in the background while a gradient is computed."""
     sends_early: bool = False
     """Whether parts of the gradient are sent during the backward pass. If ``sends_early`` is True, the training loop
-    calls ``gradient_ready`` for each parameter."""
+    calls ``gradient_ready`` when the gradient of a parameter is complete."""
     exact_gradient: bool = False
     """Whether every step applies the mean gradient of all ranks, computed at one common model. The experiments train
     only once for all algorithms with ``exact_gradient``, because all these algorithms take the same steps."""
@@ -238,8 +239,8 @@ class Algorithm:
         model of the run when `start` is called. `start` may be a generator that yields each object it waits for."""
 
     def begin(self):
-        """Begin background activities before the first step, and again after each checkpoint. `begin` may be a
-        generator that yields each object it waits for."""
+        """Begin background activities before the first step, and again after each checkpoint that has ended these
+        activities. `begin` may be a generator that yields each object it waits for."""
 
     def before_backward(self):
         """Prepare the model before the next gradient is computed. `before_backward` may change the model."""

@@ -1,5 +1,5 @@
-"""Classes for trials before a run. In a trial the ranks measure times. The measured times decide the options that have
-the value ``"auto"`` in the configuration."""
+"""Classes for trials before a run. In a trial the ranks measure times. The measured times decide the options that
+the configuration leaves open, for example with the value ``"auto"``."""
 
 from __future__ import annotations
 

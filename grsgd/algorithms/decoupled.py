@@ -273,8 +273,9 @@ class Decoupled(ParameterServer, name="decoupled"):
     "tree" bit for bit. The model's buffers are averaged only at the end of the run. In each step a worker sends M/H on
     average to the server (M: bytes of the model), and the server sends M/H back. At the end of the run, and before a
     checkpoint, the server adds the mean of the workers' changes since the last outer step to w. At the end of the run,
-    and before a checkpoint, `diloco` averages the models of all ranks. Each answer of the server contains the run's
-    progress. Until the next answer, a worker assumes that every other worker takes as many steps as itself.
+    `diloco` averages the models of all ranks. A checkpoint does not change the models of `diloco`. Each answer of the
+    server contains the run's progress. Until the next answer, a worker assumes that every other worker takes as many
+    steps as itself.
     """
 
     paper = (
@@ -329,9 +330,8 @@ class Decoupled(ParameterServer, name="decoupled"):
         self.note_steps()
 
     def stuck(self, absent):
-        if (
-            self.server is None or self.server.strategy.window is not None
-        ):  # workers are answered at the end of the window
+        # The server answers waiting workers at the end of an open grace window.
+        if self.server is None or self.server.strategy.window is not None:
             return set()
         return super().stuck(absent)
 

@@ -40,8 +40,8 @@ class EASGDOptions(AdaptiveOptions, Options):
     )
     final: Literal["centre", "average"] = Field(
         "centre",
-        description="model that is the result of training and is "
-        "evaluated in the curve: the centre, or the average of all models",
+        description="model that is the result of training and is evaluated in the curve: the centre, or the average of "
+        "all models",
     )
 
     @model_validator(mode="after")

@@ -205,9 +205,8 @@ class Gossip(TriggeredAlgorithm, OnTopology, name="gossip"):
             self.has_ended = True
             neighbours = self.topology.out_neighbours(self.comm.rank, without=self.comm.lost)
             yield from until_over([self.send_request(self.last_request, j) for j in neighbours])
-            can_die = (
-                self.comm.survives_deaths
-            )  # if True, `serve` goes on, for a new process in the place of a dead process
+            # If processes may die, `serve` goes on, for a new process that takes over a dead process's rank.
+            can_die = self.comm.survives_deaths
             yield Until(self.all_have_finished, "neighbours that still train") if can_die else self.server
             with self.lock:
                 self.is_closed = True

@@ -76,7 +76,7 @@ class GRSGD(PushSum, name="grsgd"):
         x = x_prev - outer_lr (d + outer_momentum u);  x_prev = x
 
     With ``outer_lr``, received models are merged into x_prev as well as into x. So d is the change of x by this rank's
-    own steps, without the changes by merges with other ranks' models.
+    own steps, without the changes by merges. A merge scales d by a/(a + b), like the rank's own part of x.
     """
 
     paper = (

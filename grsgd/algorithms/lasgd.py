@@ -38,9 +38,7 @@ class LASGDOptions(Options):
     Hmax: int | None = Field(
         None, ge=1, description="number of local steps since the start of a round after which training waits"
     )
-    warmup: int = Field(
-        0, ge=0, description="number of first steps after which training waits for the average each time"
-    )
+    warmup: int = Field(0, ge=0, description="number of first steps after each of which training waits for the average")
     resync: int = Field(
         1000,
         ge=0,
@@ -51,8 +49,8 @@ class LASGDOptions(Options):
         0.6,
         ge=0,
         le=1,
-        description="with merge anchor: share of the distance to the anchor by "
-        "which a model is pulled to the anchor at each snapshot",
+        description="with merge anchor: share of the distance to the anchor by which a model is pulled to the anchor "
+        "at each snapshot",
     )
     beta: float = Field(0.7, ge=0, lt=1, description="with merge anchor: slow momentum of the anchor")
     variant: Variant = Field("ring", description=VARIANT_MEANING)

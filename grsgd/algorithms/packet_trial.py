@@ -1,5 +1,5 @@
-"""Trial before a run that measures the seconds of packets sent by the run's own transport. All ranks send packets at
-the same time in the trial, as in a step.
+"""Trial before a run that measures the times of packets sent by the run's own transport. All ranks send packets at the
+same time in the trial, as in a step.
 
 A schedule is a generator that yields each object it waits for.
 """
@@ -18,16 +18,16 @@ FIRST_ELEMENTS, MAX_ELEMENTS = 4096, 1 << 20
 LONG_SECONDS = 0.05
 """Number of seconds that a packet must take to be long enough for a measurement of the time per byte."""
 LOOKS = 3
-"""Number of repeats in which a packet must take `LONG_SECONDS`. A single repeat is not enough, because other work on
-the machine may delay a packet."""
+"""Number of repeats in which a packet must take `LONG_SECONDS`. A single repeat is not enough, because a packet
+may be slow for other reasons than its length."""
 MAX_PACKETS = 16
 """Largest number of short packets that each rank sends at a time. With many ranks each rank sends fewer short packets
 at a time, but at least 2, because a step has at most MAX_PACKETS_IN_FLIGHT packets under way."""
 
 
 class PacketTrial:
-    """Measurement of packets on one rank. The trial measures the seconds of packets to one rank and of packets to all
-    other ranks. The seconds of packets to other numbers of receivers are interpolated.
+    """Measurement of packets on one rank. The trial measures the times of packets to one rank and of packets to all
+    other ranks. The times of packets to other numbers of receivers are interpolated.
 
     Parameters
     ----------

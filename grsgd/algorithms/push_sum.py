@@ -156,8 +156,8 @@ class PushSum(OnTopology, name=None):
     def changed(self, rank):
         i, lost = self.comm.rank, self.comm.lost
         receivers, sources = (of(i, without=lost) for of in (self.topology.out_neighbours, self.topology.in_neighbours))
-        # Other ranks may have noticed earlier that no process held `rank`. Such ranks have sent messages for `rank` to
-        # this rank.
+        # Other ranks may have noticed earlier that no process held `rank`. Such ranks have sent messages to this rank
+        # in place of `rank`.
         meanwhile = self.topology.in_neighbours(i, without=[*lost, rank])
         new = self.mailbox.changed(rank, receivers, sources, meanwhile)
         if not self.receives_from_any:

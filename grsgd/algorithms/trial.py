@@ -19,7 +19,8 @@ VIRTUAL = "virtual"
 def times(action: Callable, comm: Communicator, driver, warm_up: int = WARM_UP, repeats: int = REPEATS):
     """Schedule, called on all ranks at once, that returns the seconds that each rank takes for ``action()`` in each
     repeat: float64 of shape [repeats, ranks], the same on all ranks. ``action()`` makes a generator that yields each
-    object it waits for. The action is repeated at least `LEAST` times.
+    object it waits for. The first ``warm_up`` calls are not returned. If all calls take more than `ENOUGH_SECONDS`
+    seconds, the repeats end early, but not before `LEAST` repeats.
     """
     seconds = []
     for _ in range(warm_up + repeats):

@@ -100,8 +100,8 @@ class DataSetRow(NamedTuple):
     state: str
     """State of the data set: "present", "absent", "damaged" or "plug-in"."""
     where: str
-    """Text about the data set: its folder if it is present, how to get it if it is absent, the error if it is
-    damaged."""
+    """Text about the data set: `Dataset.source`, such as a folder, if the data set is present; how to get it if it is
+    absent; the error if it is damaged."""
 
 
 def status(directory: str | Path) -> list[DataSetRow]:

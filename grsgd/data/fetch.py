@@ -55,8 +55,8 @@ class Recipe:
 
 
 def fetch(name: str, directory: str | Path, progress: Progress = print) -> Path:
-    """Download the data set ``name`` to ``directory``, unless ``directory`` already has all its files. Return the path
-    of the data set's folder.
+    """Download the data set ``name`` to ``directory``, unless verified files of the data set are already there. Return
+    the path of the data set's folder.
 
     ``progress(text)`` is called from time to time with a line of text. Raises DataError, with a message of one line, if
     the download fails.
@@ -112,7 +112,7 @@ def _temporary_name() -> str:
 
 def _may_be_in_use(folder: Path) -> bool:
     """Return whether the process that has created a temporary folder may still be alive. If the process is on another
-    host, the process counts as alive as long as the folder is new."""
+    host, the process counts as alive until the folder is `MIN_LEFTOVER_AGE` seconds old."""
     host, _, number = folder.name.removeprefix(TEMPORARY).rpartition("-")[0].rpartition("-")
     if host == platform.node() and number.isdecimal():
         return is_alive(int(number))

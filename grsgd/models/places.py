@@ -21,8 +21,8 @@ SPARSE = {
     "torch.sparse_bsc": ("ccol_indices", "row_indices", "values"),
     "torch.jagged": ("offsets", "values"),
 }
-"""Names of the methods that return the indices and values of a sparse tensor as dense tensors, by the tensor's
-layout."""
+"""Names of the methods that return the indices (or offsets) and the values of a sparse or jagged tensor as dense
+tensors, by the tensor's layout."""
 
 
 class MemoryPlace(NamedTuple):
@@ -143,7 +143,7 @@ def overlap(one: MemoryPlace, other: MemoryPlace) -> bool:
 def followers(place: MemoryPlace, others: Iterable[MemoryPlace]) -> list[Follower] | None:
     """Return the objects of ``others``, whose memory overlaps with the tensor of ``place``, as followers of this
     tensor. Return None if any object cannot follow. An object cannot follow if its memory extends beyond the tensor, if
-    it has another dtype, or if it is a NumPy array."""
+    it has another dtype, or if it is a NumPy array. No object can follow a tensor that is not contiguous."""
     tensor, result = place.found, []
     for other in others:
         fits = (

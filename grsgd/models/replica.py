@@ -185,8 +185,8 @@ class Replica:
         """Return the tensors of the model, or of ``copy``, a copy of the model, that are not in the flat arrays. The
         returned dense tensors share the memory of the model's tensors.
 
-        The tensors are buffers of other dtypes, sparse or quantised buffers, and buffers that could not be moved. If
-        ``with_frozen``, the frozen parameters come first.
+        The tensors are buffers of other dtypes, sparse, quantised or expanded buffers, and buffers that could not be
+        moved. If ``with_frozen``, the frozen parameters come first.
         """
         model = copy if copy is not None else self.model
         found = [p.data for p in model.parameters() if with_frozen and not p.requires_grad]

@@ -32,7 +32,7 @@ class Copies:
         return sum(copy.nbytes for copy in self._made)
 
     def of(self, array: np.ndarray) -> np.ndarray:
-        """Return a copy of ``array``, in the memory of an earlier copy if its shape and dtype allow."""
+        """Return a copy of ``array``, in the memory of an earlier copy of the same shape and dtype if there is one."""
         kind = array.shape, array.dtype
         place = next((place for place, free in enumerate(self._free) if (free.shape, free.dtype) == kind), None)
         copy = np.empty(*kind) if place is None else self._free.pop(place)

@@ -25,9 +25,10 @@ COMPLETE, LOCK = "complete", "lock"
 SAMPLES, RANK = re.compile(r"samples-([0-9]{12,18})"), re.compile(r"rank-([0-9]{4,9})\.(ckpt|bin)")
 OURS = re.compile(rf"{SAMPLES.pattern}|curve-[0-9a-f]+")
 LOCK_SECONDS = 5.0
-"""Seconds that a job waits until another job that uses the folder of checkpoints ends."""
+"""Largest number of seconds that a job waits for the end of another job that uses the folder of checkpoints."""
 LEASE_SECONDS = 120.0
-"""Seconds that a job waits after the loss of a host, until a file server has released the lost host's locks."""
+"""Largest number of seconds that a job waits after the loss of a host, until a file server has released the lost host's
+locks."""
 
 
 NO_NUMBER = -1
@@ -204,8 +205,8 @@ def make_place(place: Path):
 
 
 def _numbers(place: Path, rank: int, ranks: int) -> list[int]:
-    """Return the ranks whose files in ``place`` the rank ``rank`` may remove. The result is ``rank`` itself and, on
-    rank 0, ranks that no longer exist. Only rank 0 lists the folder, because the folder can be large."""
+    """Return the ranks whose files in ``place`` the rank ``rank`` lists and removes. The result is ``rank`` itself and,
+    on rank 0, ranks that no longer exist. Only rank 0 lists the folder, because the folder can be large."""
     if rank:
         return [rank] if os.path.lexists(place / file_of(rank)) or os.path.lexists(curve_in(place, rank)) else []
     numbers = {int(match[1]) for match in map(RANK.fullmatch, _names(place)) if match}

@@ -111,7 +111,7 @@ class LooseCheckpoints(Recovery):
         """Reasons of new requests for a checkpoint, which another thread adds. An empty reason means that the run goes
         on after the checkpoint."""
         self._asked: list[str] = []
-        """Reasons of all requests for a checkpoint since the last call of a checkpoint."""
+        """Reasons of all requests for a checkpoint that no call of a checkpoint has fulfilled."""
         self._told: int | None = None
         """Process to which this rank has sent the requests in `_asked`; None if the requests have not been sent."""
         self._ids: set[int] = set()

@@ -26,7 +26,7 @@ from grsgd.training.checkpoint_folder import LOCK, SAMPLES, file_of, name_of
 BASE = Path("/dev/shm")
 """Folder of Linux whose files are in memory. By default a job creates its own folder in this folder."""
 LOCK_SECONDS = 15.0
-"""Seconds that a job waits at its first start for the lock of its folder in memory."""
+"""Largest number of seconds that a job waits at its first start for the lock of its folder in memory."""
 LEFT_SECONDS = 180.0
 """Seconds after which a job counts as dead if none of its processes has touched the lock file of the job's folder. A
 failed job is started again in less time."""

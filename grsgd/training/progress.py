@@ -107,7 +107,7 @@ class Progress:
 
     @property
     def trained(self) -> int:
-        """Number of samples that have certainly been processed by all ranks, as the run file records it."""
+        """Number of samples that all ranks together have certainly processed. The run file records this number."""
         return self.samples - self.ahead
 
     def note_steps(self, steps: int, ahead: int = 0):

@@ -20,7 +20,7 @@ NOT_COUNTED = np.full(2, np.nan)
 
 @dataclass
 class RankMeasurements:
-    """Measurements of one rank, which are sent to another rank at the end of the run."""
+    """Measurements of one rank, which are sent to other ranks at the end of the run."""
 
     moments: list[Moment]
     numbers: list[int]

@@ -110,7 +110,7 @@ class Recovery:
 
     def at_rest(self, ended: bool):
         """Return whether training is over; a schedule (a generator that a driver runs). The trainer runs this method
-        after a pause has begun, while no message of the algorithm is under way.
+        after its steps, when all ranks pause or training ends, while no message of the algorithm is under way.
 
         ``ended`` says whether this rank has taken its last step.
         """

@@ -39,8 +39,8 @@ class RunContent:
         return state_of(self.trainer, self._frozen, copied, members)
 
     def complete(self, state: dict, curve: CurveFile, id: str):
-        """Append new snapshots to the file ``curve``, and add their digests to ``state``, a copied state. The thread
-        that writes checkpoints calls this method.
+        """Append new snapshots to the file ``curve``, and add the digests of all snapshots and of the user's code to
+        ``state``, a copied state. The thread that writes checkpoints calls this method.
 
         ``id`` is the checkpoint's id. Raises OSError if the file of snapshots cannot be written.
         """

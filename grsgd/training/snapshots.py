@@ -27,7 +27,7 @@ PIECE = 2**20
 
 NOT_KEPT, NOT_THERE = -1, -2
 """Numbers in place of the number of a stored snapshot. NOT_KEPT means that the disk was full. NOT_THERE means that
-another process had the rank at the time of the snapshot."""
+this process did not hold the rank at the time of the snapshot."""
 
 
 @dataclass(frozen=True)

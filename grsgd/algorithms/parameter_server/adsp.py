@@ -70,8 +70,8 @@ class Adsp(Strategy):
     differs from ASYNC only in the answer, which is held while lead_i > s. With ``ahead_mode`` = "apply", smax has no
     effect.
 
-    If no worker is a straggler (kappa = inf), or with phi "one", `Adsp` has three special cases. Without stragglers,
-    `Adsp` equals `Asp` if s = smax = inf, `Bsp` if s = smax = 0, and `Ssp` with the same s if ahead_mode is "apply".
+    If no worker is a straggler (kappa = inf), or phi is "one", `Adsp` has three special cases. In these cases `Adsp`
+    equals `Asp` (s = smax = inf), `Bsp` (s = smax = 0), and `Ssp` with the same s (ahead_mode "apply").
     """
 
     Options = AdspOptions

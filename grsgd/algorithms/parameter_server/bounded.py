@@ -62,8 +62,8 @@ class Ssp(Strategy):
 
         hold the answer while c_i - min(c) > s
 
-    So the numbers of pushes c satisfy max(c) - min(c) <= s + 1. ``s`` is a whole number or inf. With s = 0 all n
-    workers take the same number of steps, as with `Bsp`, but with n updates per round.
+    So the numbers of pushes c satisfy max(c) - min(c) <= s + 1. ``s`` is a whole number or inf. With s = 0 no worker
+    begins a step before all n workers have pushed the previous step, as with `Bsp`, but with n updates per round.
     """
 
     Options = SspOptions

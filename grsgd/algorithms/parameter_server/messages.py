@@ -12,9 +12,9 @@ class Word(IntEnum):
     GOES_ON = 0
     """The worker's gradient follows in the next message, and the worker waits for the server's answer."""
     FINISHED = 1
-    """The worker has ended its training and sends no further messages."""
+    """The worker has ended its training and sends no further `Push`."""
     RESTS = 2
-    """The worker sends no further message until a checkpoint has been made."""
+    """The worker sends no further `Push` until a checkpoint has been made."""
     SETTINGS = 3
     """The pickled settings of the worker's optimizer follow in the next message, for the worker's later gradients. The
     server sends no answer."""

@@ -32,7 +32,7 @@ COMPENSATION = 0.04
 """lambda of the delay compensation with straggler_weight = "compensated", if the option ``compensation`` is not
 given."""
 PATIENCE = 0.8
-"""Default time without a message after which the server counts a worker as lost, as a share of comm.timeout. With a
+"""Default time without a push after which the server counts a worker as lost, as a share of comm.timeout. With a
 share of 1, other workers might time out first, and report the server as lost."""
 
 

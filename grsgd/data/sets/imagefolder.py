@@ -27,7 +27,7 @@ TIMEOUT = 120  # seconds to wait for one batch from a worker
 @dataset("imagefolder", hint="arrange your images as train/<class>/* and val/<class>/*")
 def load_imagefolder(directory: Path, seed: int, size: int = 224) -> Dataset:
     """Load colour images of ``size`` x ``size`` pixels from ``directory``/imagefolder or, if that folder lacks train/
-    and val/, from ``directory``."""
+    or val/, from ``directory``."""
     if size < 1:
         raise DataError(f"size is {size}, expected at least 1")
     places = [directory / "imagefolder", directory]
@@ -149,7 +149,7 @@ class _Decoder:
 
 
 def _loader(decoder: _Decoder, items: Iterable, workers: int) -> torch.utils.data.DataLoader:
-    # without an own generator, the DataLoader would draw numbers from torch's global generator
+    # without a generator of its own, the DataLoader would draw numbers from torch's global generator
     options = dict(sampler=items, batch_size=None, generator=torch.Generator())
     if workers:  # without a timeout the DataLoader would wait for a silent worker for ever
         options |= worker_options(workers) | {"timeout": TIMEOUT}

@@ -14,7 +14,7 @@ from grsgd.memory import available
 from grsgd.seeding import Purpose, generator
 
 SEPARATION = 6  # expected distance of two class centres, in standard deviations of a class
-CENTRE, SIGMA = 128, 32  # mean and standard deviation of pixels, as grey levels from 0 to 255
+CENTRE, SIGMA = 128, 32  # mean of all pixels, and standard deviation within a class: grey levels of 0 to 255
 AT_ONCE = 100
 """Number of images whose random pixels are drawn at once."""
 
