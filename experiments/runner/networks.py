@@ -99,7 +99,7 @@ class Networks:
         return f"{loaded.traits.label}{redundancy} n={ranks}".replace(" ", "-")
 
     def work(self, spec: RunSpec) -> float | None:
-        """Return the seconds of the algorithm's work; None if no calibration can train with it.
+        """Return the seconds of the algorithm's work; None if the measured ranks cannot train with it.
 
         Raises KeyError if the measurement is missing.
         """

@@ -57,10 +57,10 @@ class Testbed:
     cpu
         Number of cores of each host, possibly a fraction. None means no limit.
     slow
-        Factor, for each slow host, by which the host's share of the processor is smaller. The share is smaller than
-        ``cpu`` or, without ``cpu``, than a fair share of the cores.
+        Factor for each slow host. The host's share of the processor is ``cpu`` or, without ``cpu``, a fair share of the
+        cores, divided by this factor.
     slow_links
-        Rate of each link that has another rate than ``rate``, by host. Hosts on a shared medium have no such links.
+        Rate of each link that has another rate than ``rate``, by host. A shared medium allows no such links.
     medium
         ``"switched"`` or ``"shared"``, see `links.connect`.
     mtu
