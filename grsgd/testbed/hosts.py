@@ -57,10 +57,9 @@ class Testbed:
     cpu
         Number of cores of each host, possibly a fraction. None means no limit.
     slow
-        Factor for each slow host. The host's share of the processor is ``cpu`` or, without ``cpu``, a fair share of the
-        cores, divided by this factor.
+        Factor for each slow host. The host's cores are ``cpu`` or, without ``cpu``, a fair share, divided by the factor.
     slow_links
-        Rate of each link that has another rate than ``rate``, by host. A shared medium allows no such links.
+        Rate of each link that has another rate than ``rate``, by host; none on a shared medium.
     medium
         ``"switched"`` or ``"shared"``, see `links.connect`.
     mtu
