@@ -28,8 +28,8 @@ WORDS = "GRSGD_WORDS"
 started the job how the job ended."""
 
 HEARTS = "GRSGD_HEARTS"
-"""Environment variable by which each rank starts a heart process. The heart process tells the starter of the
-job that the rank's host is alive."""
+"""Environment variable by which each rank starts a heart process, which tells `grsgd run` or `grsgd testbed` that the
+rank's host is alive."""
 
 RESTARTS = "GRSGD_RESTARTS"
 """Environment variable that tells the ranks after which losses of hosts the job was started again."""

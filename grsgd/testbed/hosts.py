@@ -57,7 +57,8 @@ class Testbed:
     cpu
         Number of cores of each host, possibly a fraction. None means no limit.
     slow
-        Factor for each slow host. The host's cores are ``cpu`` or, without ``cpu``, a fair share, divided by the factor.
+        Factor for each slow host. The host's number of cores is ``cpu`` or, without ``cpu``, a fair share, divided by
+        this factor.
     slow_links
         Rate of each link that has another rate than ``rate``, by host; none on a shared medium.
     medium
