@@ -99,7 +99,7 @@ def saved_without(models: ModelFiles, line: ProgressLine) -> ModelFiles:
 
 
 def evaluate(simulation: Simulation, out: Path, stopped: str, line: ProgressLine) -> tuple[tuple, NotEvaluated | None]:
-    """Return the qualities (values of the metric on test data) of the snapshots and of the final model, and None.
+    """Return the qualities (results of tests) of the snapshots and of the final model, and None.
 
     If a signal comes during the evaluation, return an empty tuple and the error for the signal. ``stopped`` is the
     reason why training has ended.
