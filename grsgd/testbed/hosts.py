@@ -180,8 +180,8 @@ class Testbed:
         return [str(ENTER), host, "exec " + shlex.join(str(argument) for argument in command)]
 
     def mpiexec(self, arguments: list) -> list[str]:
-        """Return the command that runs ``mpiexec arguments`` on the hosts. By default rank 0 runs on the first host,
-        rank 1 on the second host, and so on.
+        """Return the command that runs ``mpiexec arguments`` on the hosts. By default the ranks go to the hosts in
+        turn: rank 0 to the first host, rank 1 to the second host, and so on.
 
         Raises TestbedError if mpiexec is not from Open MPI 5 or newer.
         """
