@@ -27,7 +27,7 @@ ORIGIN = ("commit", "machine", "made")
 
 
 def save(figure: Figure, out: Path):
-    """Write a figure as PDF and PNG; ``out`` is the path without the ending."""
+    """Write a figure as PDF and PNG; the endings .pdf and .png replace the ending of the path ``out``."""
     for suffix in (".pdf", ".png"):
         figure.savefig(out.with_suffix(suffix), dpi=150)
 

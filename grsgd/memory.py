@@ -16,7 +16,7 @@ def available(root: Path = ROOT) -> int:
 
 def check_fits(path: str | os.PathLike):
     """Raise OSError if the file ``path`` is larger than the free memory. The error's ``strerror`` names the size of the
-    file and of the memory.
+    file and the free memory.
 
     Even a file on a small disk can be larger than the memory, if the file is sparse.
     """

@@ -28,8 +28,8 @@ WORDS = "GRSGD_WORDS"
 started the job how the job ended."""
 
 HEARTS = "GRSGD_HEARTS"
-"""Environment variable because of which each rank starts a heart. A heart is a process that sends messages to the job's
-starter as long as the rank's host is alive."""
+"""Environment variable by which each rank starts a heart process, which tells `grsgd run` or `grsgd testbed` that the
+rank's host is alive."""
 
 RESTARTS = "GRSGD_RESTARTS"
 """Environment variable that tells the ranks after which losses of hosts the job was started again."""

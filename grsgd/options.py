@@ -4,7 +4,7 @@ from grsgd.errors import ConfigError
 
 
 def check_kind(key: str, value, default, whole: bool = False):
-    """Raise ConfigError if the value of option ``key`` has not the type of ``default``: a bool, a number, or a list of
+    """Raise ConfigError if the value of option ``key`` differs in type from ``default``: a bool, a number, or a list of
     numbers of the same length. If ``whole``, numbers must be whole. If ``default`` has any other type, every value is
     allowed."""
     numbers = "whole number" if whole else "number"

@@ -107,7 +107,7 @@ def gradients_per_update(method: str) -> int:
 
 
 def bound_gradients(method: str) -> int:
-    """Return the number of gradients whose least possible time a method's time is divided by, as in ``grsgd bound``."""
+    """Return the number of gradients whose least possible time is compared with a method's, as in ``grsgd bound``."""
     options = METHODS.get(method, {})
     sizes = (options.get(name) for name in ("fastest", "gradients_per_update", "staleness_limit"))
     return next(filter(None, sizes), WORKERS)

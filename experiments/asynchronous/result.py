@@ -15,7 +15,7 @@ class StrategyNumbers(NamedTuple):
     seconds: float
     """Simulated seconds to the target accuracy, interpolated between two snapshots; NaN if it was not reached."""
     computed: int
-    """Number of gradients that all workers computed, including gradients not finished at the end."""
+    """Number of gradients that all workers began to compute, including gradients under way at the end."""
     applied: int
     """Number of gradients in the model of the last snapshot."""
     updates: int

@@ -72,7 +72,7 @@ def by_lightning(new_model, way: str, loader):
     trainer = lightning.Trainer(
         accelerator="cpu", devices=devices, strategy=strategy, enable_checkpointing=False, **quiet
     )
-    if way == "grsgd":  # GrsgdStrategy starts no process group, without which Lightning does not make this broadcast
+    if way == "grsgd":  # GrsgdStrategy alone has no process group, and then Lightning makes no such broadcast
         trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None
     trainer.fit(Language(new_model()), loader)
 

@@ -27,7 +27,7 @@ CASES = {
 BLOCK = 5
 """Number of steps that a loop takes in a row, before the next loop has its turn."""
 SECONDS = 10
-"""Approximate seconds of the measurement of one model."""
+"""Approximate seconds of the measurement of one model with one batch size."""
 
 
 def main():

@@ -63,7 +63,7 @@ def train(o):
             return loss_of(model, draw(test, 100, o.block, torch.Generator().manual_seed(0))).item()
 
     steps = range(begin, o.steps)
-    if o.algorithm != "parameter_server":  # ranks of a parameter server end after a death
+    if o.algorithm != "parameter_server":  # its ranks do not go on after a death
         steps = grsgd.surviving(optimizer, steps, schedule=schedule)  # <--
     for step in steps:
         batch = draw(train, o.batch, o.block, torch.Generator().manual_seed(step))[rank::ranks]

@@ -86,7 +86,8 @@ def level(seeds: int) -> float:
 def paired(minuend: Sample, subtrahend: Sample, calibrations: int = 1) -> Effect:
     """Return the mean difference of runs with the same seed.
 
-    A pair of which one value is a lower bound and the other value is an upper bound may be unknown, and is left out.
+    A pair is left out if a value is unknown. A pair is left out, too, if both values are lower bounds or both are upper
+    bounds, because their difference is then unknown.
     calibrations: number of calibrations; a run with seed i used the calibration with the number i mod calibrations.
     """
     seeds = sorted(minuend.values.keys() | subtrahend.values.keys())

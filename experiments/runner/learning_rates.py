@@ -23,7 +23,9 @@ FINER = 1.5
 BEYOND, MAX_BEYOND = 2.5, 3
 """Factor between the rates beyond the grid, and greatest number of rates below and above the grid."""
 HIGHEST = {"cssgd/dnn": 0.15}
-"""Highest allowed rate of some folders of configurations; 0.4 may be fastest with one seed, but diverges with another.
+"""Highest allowed learning rate, by folder of configurations.
+
+The rate 0.4 may be the fastest with one seed, but diverges with one seed in ten.
 """
 
 Trials = dict[float, list[RunSpec]]

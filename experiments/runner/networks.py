@@ -40,8 +40,8 @@ NO_MATTER = {"only_classes": None, "only_train": None, "only_test": None, "alpha
 ABOUT = ("where", "made", "commit")
 """Keys of a calibration that say where, when and by which commit it was made."""
 OF_RANKS = ("link", "port")
-"""Keys of a calibration about its own few ranks, which a run's network lacks, because a run has other and more hosts.
-"""
+"""Keys of a calibration about its own few ranks, as is ``compute.slowdown``. A run's network lacks these keys,
+because a run has other and more hosts."""
 OF_ONE_RATE = ("bandwidth", "latency", "queue_bytes")
 """Keys of a calibration that depend on the rate of its links; a network with links of another rate lacks these keys.
 
@@ -99,7 +99,7 @@ class Networks:
         return f"{loaded.traits.label}{redundancy} n={ranks}".replace(" ", "-")
 
     def work(self, spec: RunSpec) -> float | None:
-        """Return the seconds of the algorithm's work; None if no calibration can train with it.
+        """Return the seconds of the algorithm's work; None if the measured ranks cannot train with it.
 
         Raises KeyError if the measurement is missing.
         """

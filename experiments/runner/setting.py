@@ -30,7 +30,7 @@ SLOW_LINKS = Scenario("slow links", slow_links=True)
 
 @dataclass(frozen=True)
 class Setting:
-    """A training without its seed and its learning rate, its number of ranks, and the source of its times.
+    """A training with its number of ranks and the source of its times, but without its seed and learning rate.
 
     config: ``paper/name``, as for ``papers.toml``. ranks: number of ranks that train; a server is one more rank.
     source: a source of times in ``run_spec``. overrides: ``key=value`` texts. link: None for the link of the scale and

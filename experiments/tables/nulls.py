@@ -185,7 +185,7 @@ def missing(share: float, correlation: float = 0.0) -> Algorithm:
 
 
 def beside(spread: float, seeds: int) -> tuple[str, Algorithm, Algorithm]:
-    """Return a description, times of skewness 2, and unskewed times whose standard deviation is ``spread`` as large."""
+    """Return a description, times of skewness 2, and unskewed times with ``spread`` times their standard deviation."""
     ours = Algorithm("", times, partial(skewed, skewness=2.0), seeds=seeds)
     theirs = Algorithm("", partial(times, variation=0.1 * spread), seeds=seeds)
     return f"skewness 2 on one side, {spread:g} of its spread on the other, {seeds} seeds", ours, theirs

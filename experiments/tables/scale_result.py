@@ -1,4 +1,4 @@
-"""The outcomes of a scale (size of the experiment), their results on each paper, and the machines that made them."""
+"""The outcomes of a scale (size of the experiment), their results on each paper, and their machines and commits."""
 
 import re
 from collections.abc import Sequence

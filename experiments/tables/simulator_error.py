@@ -158,8 +158,8 @@ def case_with_error(case: Case, own: Sequence[Error], of_paper: Sequence[Error])
 def errors_of(side: Sequence[str], where: str, own: Sequence[Error], of_paper: Sequence[Error]) -> list[Error]:
     """Return the most relevant errors of each compared algorithm in ``side``.
 
-    Errors under the condition ``where`` come first, then errors of the target, then errors of the paper. The list is
-    empty if nothing was measured.
+    An algorithm has its errors under the condition ``where``, or else its errors in the target, or else in the paper.
+    The list is empty if nothing was measured.
     """
     alike = [error for error in own if error.condition == where]
     found = []

@@ -85,7 +85,7 @@ def comes_out_the_same(run: dict[str, str], folder: Path) -> bool:
 
 
 def try_anew(outcomes: Iterable[Outcome], runs: int, draws: int, seed: int) -> Trust:
-    """Return the rate of wrong verdicts over all nulls, and the results of repeated runs.
+    """Return the greatest rates of wrong verdicts over all nulls, and the results of repeated runs.
 
     runs: number of runs that are drawn from the outcomes and repeated. draws: number of findings drawn of each null.
     """

@@ -25,7 +25,7 @@ FROM_STDIN = "-"
 """Argument that stands for a key read from stdin. The key is no argument, because all users of a host can read
 arguments."""
 REPEATS = 3
-"""Number of times that a word other than ``beats`` is sent, because datagrams may be lost."""
+"""Number of times that a heart process sends a word other than ``beats``, because datagrams may be lost."""
 
 
 def addresses_of(text: str) -> list[tuple[str, int]]:

@@ -30,7 +30,8 @@ LAUNCHERS = ("auto", "srun", "mpiexec")
 ENDING_SECONDS = 600.0
 """Seconds in which a job that was asked to stop can compute accuracies and save its results before it is killed."""
 KILLING_SECONDS = 5.0
-"""Seconds that the launcher has to end the job after a second signal, before the launcher is killed."""
+"""Seconds that the launcher has to end the job at once, after a second signal or `ENDING_SECONDS`, before the launcher
+is killed."""
 LOST_SECONDS = 1.5
 """Seconds that the launcher has to end a job that has lost a host, before the launcher is killed."""
 

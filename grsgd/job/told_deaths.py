@@ -30,5 +30,5 @@ class ToldDeaths:
 
 
 def say(line: str):
-    """Print ``line`` on stderr, after an empty line and with the prefix "grsgd"."""
+    """Print ``line`` on a new line of stderr, with the prefix "grsgd: "."""
     print(f"\ngrsgd: {line}", file=sys.stderr, flush=True)

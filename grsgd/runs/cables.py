@@ -13,8 +13,8 @@ KINDS = {"from": "U", "to": "U", "bandwidth": "f", "bytes": "i"}
 
 
 def cables_of(run: Run) -> dict[str, np.ndarray] | None:
-    """Return the group ``traffic/cables`` of a run; None if the group is missing, or has not the datasets that
-    docs/reference/run-file.md lists."""
+    """Return the group ``traffic/cables`` of a run; None if the group is missing or empty, or is not as
+    docs/reference/run-file.md says."""
     traffic = run.extra.get("traffic", {})
     group = traffic.get("cables", {}) if isinstance(traffic, dict) else {}
     if not isinstance(group, dict) or not all(isinstance(group.get(name), np.ndarray) for name in KINDS):

@@ -64,8 +64,8 @@ def differing(runs: Sequence[Run]) -> list[str]:
 def distinguishing(runs: Sequence[Run]) -> list[str]:
     """Return a short list of keys, at most `MAX_KEYS`, in which the configurations of ``runs`` differ.
 
-    A key is left out if the keys before it distinguish as many runs without this key. Some runs may have equal values
-    of all returned keys.
+    A key is left out if it distinguishes no more runs than the keys before it. Some runs may have equal values of all
+    returned keys.
     """
     known, chosen = [settings(run) for run in runs], []
     kinds = 1

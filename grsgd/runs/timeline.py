@@ -102,8 +102,8 @@ def limit_of(ranks: int) -> int:
 
 
 def write(path: str | os.PathLike, timelines: Iterable[FinishedTimeline], clock: str) -> list[str]:
-    """Write the timelines of all ranks to the file ``path``, of which no incomplete version is left. ``clock`` is a
-    text on the clock, for readers of the file.
+    """Write the timelines of all ranks to the file ``path``. An error leaves no incomplete file. ``clock`` is a text
+    on the clock, for readers of the file.
 
     Return a list with one message if spans are missing, else an empty list. Raises RunFileError if the file cannot be
     written.

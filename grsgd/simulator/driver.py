@@ -57,8 +57,7 @@ class Activity(Waitable):
                     try:
                         ready = pollable.Test()
                     except Exception as caught:
-                        # the error is raised inside the schedule, at the point where it waits, so that the schedule can
-                        # clean up
+                        # the error is raised at the point where the schedule waits, so that it can clean up
                         error = caught
                         break
                     if not ready:

@@ -114,8 +114,8 @@ class Network:
         self.cuts: dict[int, tuple[float, float]] = {}
         """Moments at which the links of a rank are cut, and work again: two numbers for each rank with a cut."""
         self._cables: dict[tuple[Place, Place], tuple[Cable, Port]] = {}
-        """Cables that messages have used so far, each with its `Port`. The key is the pair of ranks or switches that
-        the cable joins."""
+        """Cables that messages have used so far, each with its `Port`. The key is the pair of ranks, hosts or switches
+        that the cable joins, in the direction of the cable."""
         self._connections: dict[tuple, Connection] = {}
         self._dirty: dict[Port, None] = {}
 

@@ -113,7 +113,7 @@ def is_wanted(out: Path, attributes: dict) -> bool:
 
 
 def evaluate(records: list, attributes: dict, files: dict[int, int], marks: list[int], models):
-    """Return the qualities (values of the metric on test data) of the snapshots at ``marks``, and the last model
+    """Return the qualities (results of tests) of the snapshots at ``marks``, and the last model
     averaged over the ranks. Call ``models`` for each averaged model.
 
     ``files`` has for each rank the descriptor of the file with its snapshots.

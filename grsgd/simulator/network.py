@@ -23,8 +23,8 @@ from grsgd.units import as_duration, as_rate, duration, rate
 EAGER_BYTES = 65536
 """Default largest size in bytes of a message that leaves before its receive is posted: Open MPI's value over TCP."""
 MAX_SIGMA = 20.0
-"""Largest allowed sigma of the logarithm of a computation's seconds. With this sigma, one computation in six takes more
-than e^20 (half a billion) times the median."""
+"""Largest allowed sigma of the logarithm of a computation's seconds. With it, one computation in six takes more than
+e^20 (half a billion) times the median. Far larger values would exceed the range of floating-point numbers."""
 AFTER_WAIT_SECONDS = 20e-3
 """Seconds of waiting after which a step's computation takes the time `ComputeSpec.after_wait`."""
 
@@ -76,7 +76,7 @@ def known_medium(text: str) -> str:
 
 
 class LinkSpec(NetworkSection):
-    """Link between two ranks with its own bandwidth or latency: a section ``[[link]]`` of a network file."""
+    """Link from one rank to another rank, or in both directions (``both_ways``): a section ``[[link]]``."""
 
     source: Rank = Field(alias="from")
     dest: Rank = Field(alias="to")

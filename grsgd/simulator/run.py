@@ -45,8 +45,8 @@ def simulate(
 
     ``line``: line that shows the progress; None shows nothing. ``models``: the files in which models are saved.
     ``recording``: the files of the timeline and of the trace. ``stops_gently``: whether the first signal of `REASONS`
-    ends the training after the present step, with an evaluation. Any other signal ends the training by a
-    KeyboardInterrupt, without evaluation. A signal during the evaluation raises NotEvaluated.
+    ends the training after the present step, with an evaluation. Without ``stops_gently``, and at a second signal, a
+    KeyboardInterrupt ends the training without evaluation. A signal during the evaluation raises NotEvaluated.
     """
     line, models = line or ProgressLine(is_shown=False), models or ModelFiles()
     for option in models.asked_for() if timing_only else ():
@@ -99,7 +99,7 @@ def saved_without(models: ModelFiles, line: ProgressLine) -> ModelFiles:
 
 
 def evaluate(simulation: Simulation, out: Path, stopped: str, line: ProgressLine) -> tuple[tuple, NotEvaluated | None]:
-    """Return the qualities (values of the metric on test data) of the snapshots and of the final model, and None.
+    """Return the qualities (results of tests) of the snapshots and of the final model, and None.
 
     If a signal comes during the evaluation, return an empty tuple and the error for the signal. ``stopped`` is the
     reason why training has ended.

@@ -57,10 +57,10 @@ class Testbed:
     cpu
         Number of cores of each host, possibly a fraction. None means no limit.
     slow
-        Factor, for each slow host, by which the host's share of the processor is smaller. The share is smaller than
-        ``cpu`` or, without ``cpu``, than a fair share of the cores.
+        Factor for each slow host. The host's number of cores is ``cpu`` or, without ``cpu``, a fair share, divided by
+        this factor.
     slow_links
-        Rate of each link that has another rate than ``rate``, by host. Hosts on a shared medium have no such links.
+        Rate of each link that has another rate than ``rate``, by host; none on a shared medium.
     medium
         ``"switched"`` or ``"shared"``, see `links.connect`.
     mtu
@@ -180,8 +180,8 @@ class Testbed:
         return [str(ENTER), host, "exec " + shlex.join(str(argument) for argument in command)]
 
     def mpiexec(self, arguments: list) -> list[str]:
-        """Return the command that runs ``mpiexec arguments`` on the hosts. By default rank 0 runs on the first host,
-        rank 1 on the second host, and so on.
+        """Return the command that runs ``mpiexec arguments`` on the hosts. By default the ranks go to the hosts in
+        turn: rank 0 to the first host, rank 1 to the second host, and so on.
 
         Raises TestbedError if mpiexec is not from Open MPI 5 or newer.
         """

@@ -154,7 +154,7 @@ def scaling_needs(conditions) -> dict:
     of_few = tasks.perhaps_fastest(min(tasks.SWITCH.nodes(conditions)))
 
     def with_more(n: int, network: Network) -> list[Method]:
-        """Return the methods, in addition ASGD, and every r that may be the fastest on the fewest nodes."""
+        """Return the methods, ASGD on a switch, and every r that may be the fastest on the fewest nodes."""
         return list(dict.fromkeys([*methods(n, network), *of_few, *[ASGD] * (network is tasks.SWITCH)]))
 
     parts = [tasks.steps(conditions, task, tasks.IN_SIMULATION, with_more) for task in (DNN, CNN)]

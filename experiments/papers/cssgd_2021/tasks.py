@@ -26,7 +26,7 @@ CASE_NODES = 4, 8, 10
 ASGD_RUNS = 10
 """Number of runs of ASGD whose mean the paper reports."""
 FEWER_RUNS = 3
-"""Number of trainings for trainings that take long, and for controls."""
+"""Number of seeds of trainings that take long, and of controls."""
 SMALL = "smoke.toml"
 """TOML file of the scale that has the fewest runs."""
 

@@ -215,7 +215,10 @@ RANKS, EPOCHS, IMAGES = 32, 90, 1_281_167
 GENERATED = ('data.name="synthetic"', "data.shape=[3,32,32]", "data.classes=1000", "data.samples=5000")
 """Data that replace ImageNet; no gradient is computed, and the number of parameters does not depend on image sizes."""
 COMPUTING = "lognormal:0.1,0.05"
-"""Distribution of a step's seconds (median, sigma of the logarithm): 320 images per second, as on a GPU of 2017."""
+"""Distribution of a step's seconds (median, sigma of the logarithm).
+
+The median gives 320 images per second, as on a GPU of 2017 in single precision.
+"""
 
 
 def imagenet_settings(conditions):

@@ -1,4 +1,4 @@
-"""The tables and figures of LASGD (Avidor, Tal-Israel 2022), compared with synchronous SGD, gossip and a server."""
+"""The tables and figures of LASGD (Avidor, Tal-Israel 2022), against synchronous SGD, gossip and a parameter server."""
 
 from experiments.runner import decide
 from experiments.runner.needs import Trajectories

@@ -32,7 +32,7 @@ class Cabling:
         self.bandwidth, self.latency = bandwidth, latency
 
     def way(self, source: int, dest: int) -> list[Place]:
-        """Return the list of places that a message from rank ``source`` to rank ``dest`` passes.
+        """Return the list of places that a message from rank ``source`` to rank ``dest`` passes, both ranks included.
 
         Raises ConfigError if no cables lead from ``source`` to ``dest``.
         """

@@ -10,8 +10,8 @@ class Torus(Cabling):
     """A torus of ranks in row-major order (the last coordinate varies fastest). Each rank is joined to its neighbours
     in each dimension.
 
-    A message goes to its receiver's first coordinate, to the second coordinate, and on to the last (Dally, Seitz 1987).
-    In each dimension the message takes the shorter way round. If both ways round are equally long, the message goes
+    A message corrects one coordinate after the other, from the first to the last (Dally, Seitz 1987). In each dimension
+    the message takes the shorter way round. If both ways round are equally long, the message goes
     upwards from an even coordinate, and downwards from an odd coordinate. Both directions of a dimension therefore
     carry equally many messages. Ranks forward messages for other ranks, and can use all their cables at once. In a
     dimension of size 2 both neighbours are the same rank, joined by one cable.

@@ -32,7 +32,7 @@ def prolonged(without: np.ndarray, beside: np.ndarray, by_thread: bool) -> np.nd
     """Return the share by which other work prolongs a computation, by the clock and by processor time: float64 of shape
     [2].
 
-    Both shares are fractions of the duration of the computation alone.
+    Without a thread, each share is a fraction of the time of the computation alone.
 
     ``without`` has the times of `seconds_now` that a computation took alone, and ``beside`` the times with the other
     work. ``by_thread`` says whether a thread moves the messages. If a thread moves messages, the share by processor

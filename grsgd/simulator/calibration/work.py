@@ -73,8 +73,7 @@ class WorkMeter:
             try:
                 yield pending
             except Exception as error:
-                # the error is raised inside the schedule, at the point where it waits, so that the schedule can clean
-                # up
+                # the error is raised at the point where the schedule waits, so that the schedule can clean up
                 resume = partial(schedule.throw, error)
             else:
                 resume = partial(next, schedule)

@@ -13,7 +13,7 @@ NOT_YET = -1.0
 @njit(cache=True)
 def end_times(starts, waited, first, kinds, messages, nbytes, connection, ends, rate, latency, free_at, eager_bytes):
     """Return three float64 arrays: the moment of each rank's last step, each rank's seconds of waiting until this
-    moment, and the moment at which each connection's last message has left.
+    moment (both [ranks]), and the moment at which each connection's last message has left ([connections]).
 
     Parameters
     ----------
