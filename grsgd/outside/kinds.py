@@ -2,9 +2,9 @@
 kind. The check does not call the checked object.
 
 A class is accepted as an object of a kind, for example as a model, if it is derived from the kind's base class. A
-function is accepted or refused according to the module that defines it, because a check cannot find out what a function
-does. Functions in the user's own files, in modules outside of ``site-packages``, and in plug-ins are accepted.
-A function of an installed package is accepted only if its annotation declares the kind's type of result, for example
+function is accepted or refused according to the module that defines it, because a check cannot find out the purpose of
+a function. Functions in the user's own files, in modules outside of ``site-packages``, and in plug-ins are accepted. A
+function of an installed package is accepted only if its annotation declares the kind's type of result, for example
 ``torch.nn.Module``. Functions of Python's standard library, of this package and of the libraries that it depends on are
 refused, even if the user's file imports them.
 """

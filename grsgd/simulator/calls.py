@@ -37,15 +37,15 @@ def call_at(env: simpy.Environment, moment: float, call: Callable, priority: int
 
 
 def call_after(env: simpy.Environment, seconds: float, call: Callable, priority: int = NORMAL) -> Call:
-    """Call ``call(event)`` after ``seconds`` of simulated time."""
+    """Let SimPy call ``call(event)`` after ``seconds`` of simulated time."""
     return call_at(env, env._now + seconds, call, priority)
 
 
 def run_until_complete(env: simpy.Environment, waitable):
-    """Let simulated time pass until ``waitable.complete`` is true. Raise simpy.core.EmptySchedule if no event is left
-    before ``waitable`` is complete.
+    """Let simulated time pass until the object ``waitable`` is complete. Raises simpy.core.EmptySchedule if SimPy has
+    no further event and ``waitable`` is not complete.
 
-    The loop of this function does the same as repeated calls of `simpy.Environment.step`, in less time.
+    The loop in this function has the same effect as repeated calls of `simpy.Environment.step`, and is faster.
     """
     queue, pop = env._queue, heapq.heappop
     while not waitable.complete:

@@ -11,7 +11,8 @@ class FatTree(Cabling):
 
     The fat tree is designed as in Al-Fares et al. (2008). Aggregation switch j of every pod has cables to the core
     switches named j.0, j.1, ... Routes follow the rule D-mod-k (Zahavi 2010). The digits of the receiver's number in
-    base k/2 choose first the aggregation switch and then the core switch. All messages to one rank therefore come down over the same switches. When every rank i sends to rank i + c for a fixed c, no two messages share a cable.
+    base k/2 choose first the aggregation switch and then the core switch. All messages to one rank therefore come down
+    over the same switches. When every rank i sends to rank i + c for a fixed c, no two messages share a cable.
     """
 
     form = "fat-tree:k=8"

@@ -48,7 +48,8 @@ MIN_QUEUE_BYTES, MAX_QUEUE_BYTES, QUEUE_ROUNDS = 256 * 1024, 1024 * 1024, 9
 """Smallest and largest size in bytes of the messages with which `measure_queue` measures a sender's queue, and number
 of rounds of this measurement. In each round the sender sends three messages.
 
-Between the two bounds, a message is as long as the model's parameters. A longer message can fill a longer queue of the sender."""
+Between the two bounds, a message is as long as the model's parameters. A longer message can fill a longer queue of the
+sender."""
 TWO_RANKS_SECONDS = 120.0
 """Largest number of seconds for which two additional ranks may run, from their start to the end of their
 measurements."""
@@ -285,7 +286,7 @@ def check_mpiexec():
 
 
 def on_two_ranks(progress_mode: str, step_seconds: float) -> tuple[list[Pair], ProcessorTimes]:
-    """Start two additional ranks whose steps compute for ``step_seconds``, and return what the ranks have measured.
+    """Start two additional ranks whose steps compute for ``step_seconds``, and return the measurements of these ranks.
     Raises SetupError if the two ranks fail or take too long."""
     mpiexec = find_mpiexec()
     command = [mpiexec, "-n", "2", *module("grsgd.simulator.calibration.calibrate")]
