@@ -102,7 +102,7 @@ def check_beside(path: str):
 
 
 def file_of_module(name: str) -> str | None:
-    """Return the path of the file of the module ``name``, without importing the module or its parent packages. Return
+    """Return the path of the file of the module ``name``, without importing this module or its parent packages. Return
     None if Python finds no file for the module."""
     spec, parts = None, name.split(".")
     for end in range(1, len(parts) + 1):

@@ -78,7 +78,7 @@ class SimulatedBackend:
         """Begin an all-reduce with the ring algorithm, whichever algorithm a real MPI library would choose."""
         if self._for_allreduce is None:
             self._for_allreduce = Communicator(self.dup())
-        tag = next(self._allreduces) % 100  # all-reduces that run at the same time get different tags
+        tag = next(self._allreduces) % 100  # all-reduces that are under way at the same time have different tags
         return self.fabric.drivers[self.fabric_rank].start(ring_allreduce(self._for_allreduce, array, tag))
 
     def calculate(self, schedule, comm: Communicator, x, options: dict):

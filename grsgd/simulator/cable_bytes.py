@@ -19,7 +19,7 @@ def add_cables(run: Run, network: Network):
     """Add the table ``traffic/cables`` to the run file ``run``. The table has one row for each direction of each cable
     that carried bytes, and begins with the cable that was busy longest.
 
-    The table can hold at most `MAX_TEXTS` rows. If more than `MAX_TEXTS` directions of cables carried bytes, the table
+    The table can hold `MAX_TEXTS` rows. If more than `MAX_TEXTS` directions of cables carried bytes, the table
     leaves out the least busy of them. If the simulated network has no cables, no table is added.
     """
     if not network.spec.has_cables:

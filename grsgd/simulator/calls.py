@@ -37,7 +37,7 @@ def call_at(env: simpy.Environment, moment: float, call: Callable, priority: int
 
 
 def call_after(env: simpy.Environment, seconds: float, call: Callable, priority: int = NORMAL) -> Call:
-    """Let SimPy call ``call(event)`` after ``seconds`` of simulated time."""
+    """Call ``call(event)`` after ``seconds`` of simulated time."""
     return call_at(env, env._now + seconds, call, priority)
 
 

@@ -129,8 +129,8 @@ def check_end(config: Config, compute: ComputeTime):
 
 def check_free_running(config: Config, compute: ComputeTime, latency: float):
     """Raise ConfigError if steps of an asynchronous algorithm take 0 seconds of simulated time. In such a run,
-    simulated time would never advance. The message that ends the run would never arrive, and ranks would compute steps
-    for ever."""
+    simulated time would never advance. The message that ends the run would never arrive, and ranks would take steps for
+    ever."""
     if latency + compute.median == latency:
         raise ConfigError(
             f"--compute {compute}: a step takes no time, so {config.algorithm.name} would never end: no rank waits, "
@@ -139,7 +139,7 @@ def check_free_running(config: Config, compute: ComputeTime, latency: float):
 
 
 def flops(model: torch.nn.Module, sample: torch.Tensor, batch_size: int) -> int:
-    """Return the number of floating-point operations that a forward and a backward pass of ``model`` need.
+    """Return the number of floating-point operations of a forward and a backward pass of ``model``.
 
     The counted passes have a batch of ``batch_size`` inputs with the shape and dtype of ``sample``. The operations are
     counted on a copy of the model whose parameters are all zero. If the model is larger than `COUNTED_BYTES`, torch
@@ -162,7 +162,7 @@ For a larger model, torch counts operations without executing them. For that, to
 torch's compiler takes 1.7 s and 75 MB of memory.
 """
 UNTIMED_STEPS = 3
-"""Number of steps at the beginning of a measurement whose time is not measured, because first steps allocate memory."""
+"""Number of steps at the beginning of a measurement that are not timed, because first steps allocate memory."""
 
 
 def measure(step: Callable[[], None], steps: int = 30) -> tuple[float, float]:
@@ -178,11 +178,11 @@ def seconds_of_steps(
 ) -> list[float]:
     """Return the real seconds of each of ``steps`` calls of ``step()``.
 
-    share: fraction of a core to which this process is limited; None means that the process has a whole core. Linux
+    share: fraction of a core to which this process is limited; None means a whole core. Linux
     enforces such a limit by a quota per period of some milliseconds. By the clock, a short step under a limit therefore
-    takes either its time at full speed, or several times as long as that. If ``share`` is given, the function therefore
-    returns the processor time of each step, divided by ``share``. wait: function that is called before each step. The
-    time of ``wait()`` is not part of the result.
+    takes either its time at full speed, or several times as long. If ``share`` is given, the function therefore returns
+    the processor time of each step, divided by ``share``. wait: function that is called before each step. The time of
+    ``wait()`` is not part of the result.
     """
     clock = perf_counter if share is None else process_time
     seconds = []

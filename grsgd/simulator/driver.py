@@ -16,7 +16,7 @@ from grsgd.simulator.waitable import Waitable
 
 class Deadlock(RuntimeError):
     """Error for a simulated run in which no rank can continue: every rank waits, and no message or timer is under way.
-    The error's message lists the objects for which ranks wait.
+    The error's message names the objects for which ranks wait.
     """
 
 
@@ -43,7 +43,7 @@ class Activity(Waitable):
         return self.complete
 
     def resume(self, error: BaseException | None = None):
-        """Run the schedule until it must wait or ends. If ``error`` is given, raise ``error`` in the schedule, at the
+        """Run the schedule until it waits or ends. If ``error`` is given, raise ``error`` in the schedule, at the
         point where the schedule waits."""
         driver = self.driver
         driver.active = self
@@ -58,7 +58,7 @@ class Activity(Waitable):
                     try:
                         ready = pollable.Test()
                     except Exception as caught:
-                        # raise the error at the point where the schedule waits, so that it can clean up
+                        # the error is raised at the point where the schedule waits, so that it can clean up
                         error = caught
                         break
                     if not ready:
@@ -79,7 +79,7 @@ class Activity(Waitable):
             self.finish(driver)
         except BaseException as error:
             if isinstance(error, LostRank) and self is not driver.foreground and driver.polls_messages:
-                self.lost = error  # do not raise the error, because the run goes on without the dead rank
+                self.lost = error  # the error is not raised, because the run goes on without the dead rank
                 self.finish(driver)
                 return
             if not getattr(error, "__notes__", None):
@@ -91,7 +91,7 @@ class Activity(Waitable):
         waitable = pollable.request if type(pollable) is Message else pollable
         if isinstance(waitable, Waitable) and waitable.waiter is None:
             waitable.waiter = self
-        else:  # the pollable is a flag of this rank, which only an event of this rank can change
+        else:  # the pollable is a flag of this rank, and changes only at events of this rank
             self.driver.polled.append(self)
 
     def __str__(self):
@@ -161,12 +161,12 @@ class SimulatedDriver:
         self._background: list[Activity] = []
         self._beside: list[Activity] = []
         self.abandoned: list = []
-        """Receives of abandoned schedules. This list is always empty, because a simulation never writes into the
-        receive buffers of abandoned schedules."""
+        """Receives of abandoned schedules. This list is always empty, because a simulation writes nothing into the
+        arrays of abandoned schedules."""
         self._running = False
         self.is_dead = self.polls_messages = False
-        """``is_dead``: whether the process of this rank has died. ``polls_messages``: whether the arrival of a message,
-        too, makes the driver test the flags for which activities wait."""
+        """``is_dead``: whether the rank's process has died. ``polls_messages``: whether an arriving message, too, lets
+        the driver test the flags for which activities wait."""
 
     def kill(self):
         """Let the process of this rank die, as planned in the configuration. After its process's death, no schedule of
@@ -180,7 +180,7 @@ class SimulatedDriver:
             self.foreground.abandoned = self.foreground.complete = True
 
     def keep_random_state(self):
-        """Give this rank its own stream of torch's random numbers, which begins at the present state of torch's
+        """Give this rank its own stream of torch's random numbers, which begins at the present state of torch's random
         generator."""
         self.random_state = torch.get_rng_state()
 
@@ -200,7 +200,7 @@ class SimulatedDriver:
         return self.active is self.foreground and all(activity.complete for activity in self._background)
 
     def poll(self):
-        """Do nothing, because simulated schedules in the background continue without polling."""
+        """Do nothing, because simulated background schedules continue without polling."""
 
     def start(self, schedule: Schedule) -> Activity:
         activity = Activity(self, schedule)
@@ -237,7 +237,7 @@ class SimulatedDriver:
     def begin(self, pollable):
         """Return ``pollable``, the object that a schedule has yielded in order to wait for it. If ``pollable`` is a
         delay or a computation, start a timer, and return the timer in its place."""
-        if type(pollable) is Message:  # most schedules yield a message
+        if type(pollable) is Message:  # most schedules wait for a message
             return pollable
         if isinstance(pollable, Delay):
             return self._timer(pollable, pollable.seconds)
@@ -267,7 +267,7 @@ class SimulatedDriver:
         self._pass(seconds * (share - done), go_on)
 
     def _pass(self, seconds: float, call):
-        """Call ``call`` when the rank has computed for ``seconds`` of simulated time."""
+        """Call ``call`` after the rank has computed for ``seconds`` of simulated time."""
         if self.processor is None:
             call_after(self.env, seconds, lambda _: call())
             return
@@ -328,7 +328,7 @@ class SimulatedDriver:
             try:
                 if self.watch is not None:
                     self.watch()
-            except Exception as error:  # noqa: BLE001  the caller raises the error in the trainer's schedule
+            except Exception as error:  # noqa: BLE001  the caller raises the error in the trainer
                 return error
         return None
 
@@ -359,13 +359,13 @@ def is_over(pollable) -> bool:
     """Return True if a wait for ``pollable`` is over, because ``pollable`` is complete or raises an error."""
     try:
         return pollable.Test()
-    except Exception:  # noqa: BLE001  the waiting schedule gets the error when it tests the pollable itself
+    except Exception:  # noqa: BLE001  the waiting schedule gets the error when it tests the pollable
         return True
 
 
 def run_all(env: simpy.Environment, drivers: list[SimulatedDriver], schedules) -> list:
-    """Run one schedule per rank to its end. Schedule number i is the main program of rank i. Return the list of the
-    values that the schedules return. Raises Deadlock."""
+    """Run one schedule per rank to its end. Schedule number i is the main program of rank i. Return the values that the
+    schedules return. Raises Deadlock."""
     activities = [driver.start_foreground(schedule) for driver, schedule in zip(drivers, schedules, strict=True)]
     run_until_done(env, activities)
     for driver in drivers:

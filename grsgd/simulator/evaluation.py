@@ -42,8 +42,7 @@ class SnapshotEvaluation:
     def of_new_snapshots(self) -> list[Quality]:
         """Return the test results of the snapshots that all ranks have taken since the previous call of this method.
 
-        This method can be called during training, because it restores the parameters of the ranks' models after the
-        evaluation.
+        This method can be called during training, because it restores the ranks' models after the evaluation.
         """
         marks_seen = min(len(trainer.snapshots) for trainer in self.trainers)
         if marks_seen == self.marks_seen:

@@ -49,7 +49,7 @@ class MessageFabric:
         self.network.after(seconds, lambda _: self._notice(process))
 
     def _notice(self, process: int):
-        """Tell all living processes that the process ``process`` has died. Let the living processes' unfinished sends
+        """Tell all living processes that ``process`` has died. Let the living processes' unfinished sends
         to ``process``, and their receives from ``process``, fail."""
         living = [other for other in range(self.size) if other not in self.dead]
         failing: dict[int, list[Waitable]] = {other: [] for other in living}
@@ -143,7 +143,7 @@ class MessageFabric:
 
     def match(self, inbox: Inbox, source: int):
         """Pair each message from rank ``source`` in ``inbox`` with the posted receive that gets the message. Raises
-        Truncated if a message is longer than the buffer of its receive."""
+        Truncated if a message is longer than its receive's buffer."""
         while (pair := inbox.next_pair(source)) is not None:
             sending, receiving = pair
             if sending.nbytes > receiving.array.nbytes:

@@ -5,8 +5,8 @@ In a network of cables, each direction of a cable is a port with a bandwidth. A 
 same time.
 
 A connection has one sender and one receiver. It sends its messages one after the other, in the order in which they were
-posted, as TCP does. Different connections send their messages at the same time. The rate of a flow changes only when
-another flow begins or ends. Simulated time therefore advances directly from one beginning or end of a flow to the next.
+posted, as TCP does. Different connections send their messages at the same time. A flow's rate changes only when another
+flow begins or ends. Simulated time therefore jumps from one beginning or end of a flow to the next.
 Flow-level simulators of networks, such as SimGrid, use the same model (Casanova et al. 2014).
 """
 
@@ -51,8 +51,8 @@ class Connection:
     connection leave the sender in the order in which they were sent.
 
     ``limit``: largest bandwidth in bytes/s that the link between the ranks allows. ``rate``: rate in bytes/s of a
-    message while no other message uses the ports of the connection. ``ranks``: numbers of the sending rank and of the
-    receiving ranks. ``nbytes``: total number of bytes of the messages that the connection has sent so far.
+    message while no other message uses the ports of the connection. ``ranks``: the sending rank and the receiving
+    ranks. ``nbytes``: total number of bytes of the messages that the connection has sent so far.
     """
 
     __slots__ = ("ports", "limit", "rate", "latencies", "queue", "ranks", "nbytes", "free_at")
@@ -71,10 +71,10 @@ class Connection:
 
 class Flow:
     """A message that a connection is sending, or that waits in the connection's queue. At the simulated time ``since``,
-    ``left`` bytes of the message had not been sent.
+    ``left`` bytes of the message were still to be sent.
 
     ``weight``: weight of the flow when flows share the bandwidth of a port. ``is_queued``: whether the flow's first
-    bytes wait in the sender's queue behind the bytes of other flows.
+    bytes wait in the sender's queue behind bytes of other flows.
     """
 
     __slots__ = ("network", "connection", "message", "nbytes", "left", "weight", "rate", "since", "end", "is_queued")
@@ -89,7 +89,7 @@ class Flow:
         self.is_queued = False
 
     def left_now(self) -> float:
-        """Return the number of bytes of this message that have not left the sender at the present simulated time."""
+        """Return the number of bytes of this message that have not left the sender yet."""
         return self.left - self.rate * (self.network.env.now - self.since)
 
     def set_rate(self, rate: float):
@@ -200,11 +200,11 @@ class Network:
         return {cable: sent[port] for cable, port in self._cables.values() if port in sent}
 
     def after(self, seconds: float, call: Callable, priority: int = NORMAL) -> Call:
-        """Let SimPy call ``call(event)`` after ``seconds`` of simulated time."""
+        """Call ``call(event)`` after ``seconds`` of simulated time."""
         return call_after(self.env, seconds, call, priority)
 
     def at(self, moment: float, call: Callable):
-        """Let SimPy call ``call(event)`` at the simulated time ``moment``."""
+        """Call ``call(event)`` at the simulated time ``moment``."""
         call_at(self.env, moment, call)
 
     def end(self, flow: Flow):
@@ -241,14 +241,14 @@ class Network:
                 alone = False
                 self._mark_dirty(port)
             port.flows[flow] = None
-        if alone:  # no other flow uses these ports, as is usual on a ring
+        if alone:  # no other flow has these ports, as is usual on a ring
             flow.set_rate(flow.connection.rate)
         elif queued > 0:
             flow.is_queued = True
             self.after(queued / flow.connection.ports[0].bandwidth, lambda _: self._end_queueing(flow))
 
     def _queued_before(self, flow: Flow) -> float:
-        """Return the number of bytes of other flows in the sender's queue that leave before the first byte of
+        """Return the number of bytes of other flows in the sender's queue that leave before the first byte of the new
         ``flow``."""
         most = self.spec.queue_bytes
         if not (most and flow.connection.ports):
@@ -314,11 +314,10 @@ class Network:
 
 
 def unfair_flows(rates: dict[Flow, float], ports) -> list[Flow]:
-    """Return the flows through ``ports`` that no bottleneck limits, so that their rates could be higher.
+    """Return the flows through ``ports`` that have no bottleneck, so that their rates could be higher.
 
-    A flow has a bottleneck if its rate has reached the limit of its connection. A flow has a bottleneck, too, at a port
-    without free bandwidth where no other flow has a higher rate per weight. ``rates``: new rates of the flows whose
-    rates are about to change.
+    A flow has a bottleneck if its rate is the limit of its connection. A flow has a bottleneck, too, at a full port
+    where no other flow has a higher rate per weight. ``rates``: new rates of the flows whose rates are about to change.
     """
     levels: dict[Port, float] = {}
 
@@ -342,8 +341,8 @@ def max_min_fair(flows, ports) -> dict[Flow, float]:
     """Return the max-min fair rates of ``flows``, by progressive filling (Bertsekas, Gallager 1992, section 6.5.2).
 
     All rates grow in proportion to the flows' weights, until a port is full or the rate of a flow has reached the limit
-    of its connection. At this moment the rates of all flows through the full port, or the rate of the flow at its
-    limit, are final. The rates of all other flows in ``flows`` continue to grow. Flows through ``ports`` that are not
+    of its connection. At this moment the rates of the flows through the full port, or the rate of the flow at its
+    limit, are fixed. The rates of all other flows in ``flows`` continue to grow. Flows through ``ports`` that are not
     in ``flows`` keep the rates that they have at present.
     """
     rates: dict[Flow, float] = {}

@@ -4,7 +4,7 @@ import gc
 from contextlib import contextmanager
 
 RARELY = 100_000
-"""Number of new objects after which Python searches these objects for garbage; Python's default is 700."""
+"""Number of new objects after which Python searches the new objects for garbage; Python's default is 700."""
 
 
 @contextmanager

@@ -2,8 +2,8 @@
 grsgd.simulator.late_evaluation``.
 
 When a rank of the job receives a signal, `grsgd.job.handover` starts this program as a separate process. This process
-simulates all ranks of the run, and evaluates their snapshots without training. The process writes the run file that the
-job would have written.
+simulates all ranks of the run, and evaluates their snapshots without training. This process writes the same run file as
+the job would have written.
 """
 
 import os

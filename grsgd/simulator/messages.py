@@ -1,5 +1,5 @@
-"""MPI messages between simulated ranks: matching of messages with receives, times of arrival, and copying of the
-contents.
+"""MPI messages between simulated ranks: matching of receives with messages, times of arrival, and copies of the
+content.
 
 Messages are matched with receives by the rules of the MPI standard (section 3.5). Messages from one sender to one
 receiver with the same tag match receives in the order in which they were sent. A receive from any rank gets the message
@@ -191,7 +191,7 @@ class Inbox:
 
 
 def copy_into(buffer, message):
-    """Copy the content of ``message`` to the beginning of ``buffer``, the buffer of a receive."""
+    """Copy the content of ``message`` to the beginning of the receive buffer ``buffer``."""
     if isinstance(buffer, ShapeOnlyArray):
         buffer.receive(message)
     elif isinstance(message, ShapeOnlyArray):

@@ -18,8 +18,8 @@ class Cable(NamedTuple):
 
 
 class Cabling:
-    """A network of places (ranks, hosts and switches) that cables join. All cables of the network have the same
-    bandwidth and latency, unless a subclass overrides the method `cable`.
+    """A network of places (ranks, hosts and switches) that are joined by cables. All cables of the network have the
+    same bandwidth and latency, unless a subclass overrides the method `cable`.
 
     ``bandwidth``: bandwidth of a cable in bytes/s. ``latency``: latency of a cable in seconds. ``places``: largest
     number of ranks that the network can join. The route between two ranks is computed when a message first needs the

@@ -1,5 +1,5 @@
-"""Set-up of a rank for the measurements of ``grsgd calibrate``. The module also measures the seconds that a training
-step computes, on all ranks at once."""
+"""Preparation of a rank for the measurements of ``grsgd calibrate``. The module also measures the seconds that a
+training step computes, on all ranks at once."""
 
 import itertools
 from collections.abc import Callable

@@ -22,7 +22,7 @@ def eager_bytes(driver, comm, other: int, sends: bool, seconds_per_byte: float) 
 
     Two ranks call this function. On each rank, ``other`` is the number of the partner, and ``sends`` is True on only
     one of the two ranks. The rank with ``sends = False`` receives the messages and returns 0. The sending rank returns
-    0 if no tested message leaves before the receive is posted.
+    0 if no tested message leaves before its receive is posted.
 
     seconds_per_byte: seconds that a byte needs on the link between the two ranks.
     """

@@ -28,7 +28,7 @@ def exchanges_beside(driver, comm, step: Callable[[], None]) -> np.ndarray:
     previous exchange of its batch has ended. Some exchanges therefore wait until a rank's quota of processor time is
     renewed.
 
-    All ranks must call this function at the same time. As in a ring all-reduce, an exchange ends when the slower one of
+    All ranks call this function at the same time. As in a ring all-reduce, an exchange ends when the slower one of
     two neighbouring ranks has taken part.
     """
     before, after = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size

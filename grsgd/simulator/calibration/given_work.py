@@ -1,5 +1,5 @@
-"""Artificial work for a rank of ``grsgd calibrate`` that has no model to train. The artificial work takes a given
-number of processor seconds."""
+"""Artificial work for a rank of ``grsgd calibrate`` that has no training step to compute. The artificial work takes a
+given number of processor seconds."""
 
 import time
 from collections.abc import Callable
@@ -11,7 +11,7 @@ POLL_EVERY = 100
 
 
 def work_of(seconds: float, poll: Callable[[], None]) -> Callable[[], None]:
-    """Return a function that computes for about ``seconds`` seconds of processor time, with the same work at each call.
+    """Return a function that takes about ``seconds`` seconds of processor time, and does the same work at each call.
 
     The returned function calls ``poll()``, which moves messages, after every `POLL_EVERY` matrix products. The backward
     pass of a real training calls ``poll()`` regularly, too.

@@ -212,7 +212,7 @@ class MessageMeter:
                 return
 
     def polling(self) -> Spread | None:
-        """Return the fraction by which a computation of rank ``here`` takes longer if a schedule waits in the
+        """Return the fraction by which a computation of rank ``here`` takes longer while a schedule waits in the
         background.
 
         The schedule in the background waits for a message from rank ``there``. Rank ``there`` returns None.

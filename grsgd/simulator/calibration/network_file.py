@@ -1,4 +1,4 @@
-"""Text output of ``grsgd calibrate``: a network file (TOML) for ``grsgd simulate``, and a table for the user."""
+"""Output of ``grsgd calibrate``: a network file (TOML) for ``grsgd simulate``, and a table for the user."""
 
 import json
 import statistics
@@ -174,8 +174,8 @@ def plural(number: int, what: str) -> str:
 
 
 def places(hosts: Iterable[str]) -> str:
-    """Return a text that lists the hosts, each with its number of ranks, for example "node1 (4), node2 (4)". The text
-    names at most four hosts."""
+    """Return a text that lists the hosts, each with its number of ranks, for example "node1 (4), node2 (4)". The phrase
+    names at most the first four hosts."""
     hosts = list(hosts)
     counts = {host: hosts.count(host) for host in dict.fromkeys(hosts)}
     names = [host if count == 1 else f"{host} ({count})" for host, count in list(counts.items())[:4]]

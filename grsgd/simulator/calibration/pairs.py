@@ -14,7 +14,7 @@ from grsgd.comm import tags
 LARGE_BYTES = 4 * 1024 * 1024
 """Size in bytes of the messages that measure the bandwidth between two ranks."""
 MAX_ROUNDS, MIN_ROUNDS = {8: 1000, LARGE_BYTES: 30}, 5
-"""Largest number of round trips (``MAX_ROUNDS``), for each size of message in bytes. Smallest number of round trips
+"""Largest number of round trips for each size of message in bytes (``MAX_ROUNDS``). Smallest number of round trips
 (``MIN_ROUNDS``), even if these round trips take longer than `SECONDS`."""
 SECONDS = 0.5
 
@@ -32,10 +32,10 @@ class Effort(NamedTuple):
     trips of short messages measure the latency, and round trips of long messages the bandwidth."""
 
     most_rounds: dict[int, int]
-    """Largest number of round trips, for each size of message in bytes. The first key is the size of the short
+    """Largest number of round trips for each size of message in bytes. The first key is the size of the short
     messages."""
     least_rounds: int
-    """Smallest number of round trips, 2 or more, even if these round trips take longer than ``seconds``."""
+    """Smallest number of round trips, 2 or more, even if they take longer than ``seconds``."""
     seconds: float
     """Seconds after which the round trips with messages of one size end."""
     least_share: float = 0.01
@@ -53,7 +53,7 @@ def measure_pairs(comm, hosts: list[str]):
     `Pair` (rank, rank + 1) of this rank. This function is a generator that a driver runs.
 
     hosts: name of the host of each rank. Between ranks on one host, the bandwidth is measured with messages in both
-    directions at once. The reason is that processors and memory limit the bandwidth within a host, and copy the
+    directions at once. The reason is that processors and memory, which limit the bandwidth within a host, copy the
     messages of both directions.
 
     A rank begins to measure its pair when the measurement of the previous pair has ended, so that no other message is
@@ -105,15 +105,15 @@ def measure_pair(comm, other: int, one_host: bool, effort: Effort):
 
 
 def answer_pair(comm, other: int, one_host: bool, effort: Effort):
-    """Answer all messages of rank ``other``, which runs `measure_pair` with the same arguments ``one_host`` and
-    ``effort``. This function is a generator that a driver runs."""
+    """Answer all messages of rank ``other``, which runs `measure_pair` with the same ``one_host`` and ``effort``. This
+    function is a generator that a driver runs."""
     large = max(effort.most_rounds)
     for nbytes in effort.most_rounds:
         yield from answer(comm, other, nbytes, one_host and nbytes == large)
 
 
 def answer(comm, other: int, nbytes: int, at_once: bool):
-    """Answer each message of ``nbytes`` bytes from rank ``other`` by a message of the same size. This function is a
+    """Answer each message of ``nbytes`` bytes from rank ``other`` by a message of this size. This function is a
     generator that a driver runs. If ``at_once``, each answer is sent without waiting for the message from rank
     ``other``."""
     incoming, outgoing = np.zeros(nbytes, np.uint8), np.zeros(nbytes, np.uint8)

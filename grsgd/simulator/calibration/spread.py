@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 FAR_OUT = 3
-"""Distance from the upper quartile above which a measurement is an outlier. The distance is given in units of the
+"""Distance above the upper quartile beyond which a measurement is an outlier. The distance is given in units of the
 difference between upper and lower quartile.
 """
 
@@ -32,7 +32,7 @@ def mean_and_quartiles(values) -> Spread:
 
     The mean is limited: the upper quartile plus `FAR_OUT` times the difference between the quartiles is the greatest
     value that counts. Values above this limit count as the limit. Without the limit, a single moment in which the whole
-    machine did nothing could determine the mean of some dozens of values.
+    machine stood still could dominate the mean of some dozens of values.
     """
     spread = Spread.of(values)
     far_out = spread.high + FAR_OUT * (spread.high - spread.low)

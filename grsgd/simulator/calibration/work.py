@@ -75,7 +75,7 @@ class WorkMeter:
             try:
                 yield pending
             except Exception as error:
-                # raise the error at the point where the schedule waits, so that the schedule can clean up
+                # the error is raised at the point where the schedule waits, so that the schedule can clean up
                 resume = partial(schedule.throw, error)
             else:
                 resume = partial(next, schedule)

@@ -8,7 +8,7 @@ is posted, leaves and arrives. Each of these moments is a sum of times, such as 
 `grsgd.simulator.messages` and `grsgd.simulator.flows` add these times in the same order, so that rounding gives the
 same results.
 
-No rank can end an all-reduce before all ranks have begun it. The times of the all-reduce are therefore calculated when
+No rank ends an all-reduce before all ranks have begun it. The times of the all-reduce are therefore calculated when
 the last rank has begun it.
 """
 
@@ -49,7 +49,7 @@ class Allreduce(Waitable):
 
 class AllreduceTimes:
     """Calculation of the simulated moments at which all-reduces end. The ranks must send no other messages over
-    ``fabric``, and must run one all-reduce after the other."""
+    ``fabric``, and must run one all-reduce at a time."""
 
     def __init__(self, fabric: MessageFabric):
         self.fabric = fabric
@@ -78,7 +78,7 @@ class AllreduceTimes:
 
     def _program(self, schedule, size: int, x, options: dict) -> Program | None:
         """Return the recorded steps (sends, receives and waits) of all ranks in the all-reduce. Return None if the
-        all-reduce has no messages, or if two of its connections share a port."""
+        all-reduce has no messages, or two of its connections share a port."""
         what = schedule, size, x.size, x.dtype, *options.items()
         if what not in self._programs:
             program = record(schedule, size, x.size, x.dtype, options) if size == self.fabric.size else None
@@ -128,6 +128,6 @@ class AllreduceTimes:
         for connection, moment in zip(connections, free_at, strict=True):
             connection.free_at = float(moment)
         for rank, (_, allreduce) in begun.items():
-            allreduce.waited, allreduce.begun = float(waited[rank]), ranks  # also breaks a cycle of references
+            allreduce.waited, allreduce.begun = float(waited[rank]), ranks  # also ends a cycle of references
             finish = partial(allreduce.finish, fabric.drivers[rank])
             network.at(float(ends[rank]), lambda _, finish=finish: finish())

@@ -64,13 +64,13 @@ class Program(NamedTuple):
     first: np.ndarray
     kinds: np.ndarray
     messages: np.ndarray
-    """Index of the message that each step sends, receives or waits for."""
+    """Index of the message that each step posts or waits for."""
     nbytes: np.ndarray
     """Number of bytes of each message, by the message's index."""
     connection: np.ndarray
     """Index of each message's connection (pair of sender and receiver) in the array `ends`."""
     ends: np.ndarray
-    """Sender and receiver of each connection, as an array of two columns."""
+    """Sender and receiver of each connection: an array of two columns."""
     sent: list[dict[int, list[int]]]
     """Number of messages and their total bytes, for each sender and receiver. The list's index is the sender, and the
     dictionary's key is the receiver."""
