@@ -32,9 +32,9 @@ RECORDED = {"file": "path", "source": "text", "sha256": "sha256"}
 """Endings of the names of a run file's attributes that describe a source file, each with the field of `SourceFile` that
 gives the attribute's value. For example, the attribute ``model_code_file`` has the value of the field ``path``."""
 _sources: dict[str, SourceFile] = {}
-"""Source files that this process has imported. The key is the name of the imported module."""
+"""Source files that this process has imported, by the name of the imported module."""
 _of_things: dict[int, SourceFile] = {}
-"""Source file from which `load` took each object. The key is the ``id`` of the object. The source file possibly only
+"""Source file from which `load` took each object, by the object's ``id``. The source file possibly only
 imports the object, whose definition is in another file."""
 
 
@@ -45,8 +45,9 @@ def is_outside(name: str) -> bool:
 
 @functools.cache
 def plugins(kind: str) -> dict[str, str]:
-    """Return the plug-ins that installed packages declare in the group ``grsgd.<kind>``, such as ``grsgd.models``. The
-    key is the plug-in's name, and the value is the place of the plug-in's object, ``PACKAGE.MODULE:NAME``."""
+    """Return the plug-ins that installed packages declare in the group ``grsgd.<kind>``, such as ``grsgd.models``. In
+    the result, the key is the plug-in's name, and the value is the place of the plug-in's object,
+    ``PACKAGE.MODULE:NAME``."""
     return {point.name: point.value for point in entry_points(group=f"grsgd.{kind}")}
 
 
@@ -58,8 +59,8 @@ def plugins_beside(kind: str, ours: Container[str]) -> dict[str, str]:
 
 def place_of(name: str, kind: str) -> str | None:
     """Return ``name`` if it has the form ``FILE.py:NAME`` or ``PACKAGE.MODULE:NAME``. If ``name`` names a plug-in,
-    return the plug-in's ``PACKAGE.MODULE:NAME``. Return None if ``name`` has neither of these two forms and names no
-    plug-in."""
+    return the plug-in's ``PACKAGE.MODULE:NAME``. Return None if ``name`` is neither of a form ``...:NAME`` nor the name
+    of a plug-in."""
     return name if is_outside(name) else plugins(kind).get(name)
 
 
@@ -128,7 +129,7 @@ def attributes_of(name: str, thing) -> dict[str, str | None]:
 
 def call(make: Callable, known: dict, options: dict):
     """Call ``make`` with ``options``, and with each value in ``known`` for which ``make`` has a parameter. Return the
-    result of this call."""
+    result of ``make``."""
     asked = inspect.signature(make).parameters
     return make(**{name: value for name, value in known.items() if name in asked}, **options)
 
@@ -141,8 +142,8 @@ def _file(path: str) -> SourceFile:
 @functools.cache
 def _run(source: SourceFile) -> ModuleType:
     """Execute the Python file ``source`` as a module. A second call with the same ``source`` returns the same module.
-    The executed file can import modules of its own folder. If such a module has the name of another module that Python
-    finds first, an ImportError is raised."""
+    The executed file can import modules of its own folder. If a module of this folder has the name of another module
+    that Python finds first, an ImportError is raised."""
     _say(source.path)
     name = f"{PREFIX}{sha256(source.path.encode()).hexdigest()[:8]}_{source.sha256[:8]}"
     module = importlib.util.module_from_spec(importlib.util.spec_from_file_location(name, source.path))
@@ -212,8 +213,8 @@ def fault_in(thing, error: Exception) -> str | None:
 
 
 def _lines(error: BaseException, path: str) -> list[int]:
-    """Return the numbers of the lines of the file ``path`` that appear in the traceback of ``error``. The line of the
-    innermost call is the last."""
+    """Return the numbers of the lines of the file ``path`` that appear in the traceback of ``error``. The last number
+    in the list is the line of the innermost call."""
     return [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
 
 

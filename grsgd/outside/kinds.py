@@ -1,5 +1,5 @@
 """Kinds of objects that a configuration may take from outside this package, and a check whether an object is of such a
-kind. The check does not call the checked object.
+kind. The check of an object's kind does not call the object.
 
 A class is accepted as an object of a kind, for example as a model, if it is derived from the kind's base class. A
 function is accepted or refused according to the module that defines it, because a check cannot find out the purpose of
@@ -25,9 +25,9 @@ INSTALLED = {"site-packages", "dist-packages"}
 THIS = {"grsgd", "coding"}
 """Packages of this project."""
 BUILT_ON = set("cupy h5py matplotlib mpi4py numba numpy pandas pydantic scipy simpy sklearn torch tqdm".split())
-"""Libraries on which this project depends. Functions of these libraries are refused as models and data sets, because
-none of the functions makes a model or a data set for this project. Some functions of these libraries, for example
-``torch.hub.load``, execute downloaded code."""
+"""Libraries on which this project depends. Functions of the libraries in `BUILT_ON` are refused as models and data
+sets, because none of the functions makes a model or a data set for this project. Some functions of libraries in
+`BUILT_ON`, for example ``torch.hub.load``, execute downloaded code."""
 
 
 class Kind(NamedTuple):
@@ -60,8 +60,8 @@ KINDS = {
     ),
     "topologies": Kind("topology_code", "topology", "", "numpy.ndarray", "not a function that returns matrices"),
 }
-"""The `Kind` of each group of objects from outside this package. The key is the name of the group of entry points (such
-as ``grsgd.models``) without the prefix ``grsgd.``."""
+"""The `Kind` of each group of objects from outside this package. The key in `KINDS` is the name of the group of entry
+points (such as ``grsgd.models``) without the prefix ``grsgd.``."""
 
 
 def misfit(thing, kind: Kind, is_plugin: bool = False) -> str:
@@ -97,7 +97,7 @@ def function_of(thing) -> FunctionType | None:
     """Return the Python function that a call of ``thing`` executes, after decorators, ``functools.partial`` and methods
     are unwrapped. Return None if a call of ``thing`` executes C code, or if ``thing`` cannot be called."""
     for _ in range(100):  # at most 100 steps, because wrapped objects may refer to each other in a circle
-        wrapped = inspect.getattr_static(thing, "__wrapped__", None)  # runs no code of ``thing``
+        wrapped = inspect.getattr_static(thing, "__wrapped__", None)  # getattr_static runs no code of ``thing``
         if wrapped is not None:
             thing = wrapped
         elif isinstance(thing, FunctionType):

@@ -1,6 +1,5 @@
-"""Origin of the names of code in a configuration. The names come from the user's own configuration, or from another
-user's file. If another user's file names code, the code is refused, or must equal the copy of the code that this file
-contains."""
+"""Origin of the names of code in a configuration. Names of code come from the user's own configuration, or from another
+user's file. If another user's file names code, the code is refused, or must equal the copy in the other user's file."""
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,10 +13,10 @@ from grsgd.outside.sources import SourceFile
 class Origin(NamedTuple):
     """A file whose configuration names code to import, such as a run file with ``model.name = "mine.py:Net"``.
 
-    ``own`` has the names that the present user has given on the command line or in a configuration. These names are
-    always accepted. ``remedy`` is the advice at the end of the error message about a refused name. If ``remedy`` is "",
-    all names are accepted. ``sha256`` has the attributes of the file. Some of these attributes are SHA-256 digests of
-    the code with which the file was made.
+    ``own`` has the names that the present user has given on the command line or in a configuration; names in ``own``
+    are always accepted. ``remedy`` is the advice at the end of the error message about a refused name. If ``remedy`` is
+    "", all names are accepted. ``sha256`` has the attributes of the file, among them SHA-256 digests of the code with
+    which the file was made.
     """
 
     file: str

@@ -16,10 +16,10 @@ from grsgd.outside.kinds import THIS, is_own_file
 class SourceFile(NamedTuple):
     """Content of a source file when it was read, together with the contents of the files in its folder that it imports.
 
-    ``text`` is the content of the source file and, below it, the content of each imported file. A comment line with the
-    imported file's name precedes its content. ``sha256`` is the SHA-256 digest of the file's bytes. If the file imports
-    other files of its folder, ``sha256`` is the digest of ``text`` in UTF-8. ``content`` has the bytes of the source
-    file without the imported files.
+    ``text`` is the content of the source file and, below it, the content of each imported file. In ``text``, a comment
+    line with the imported file's name precedes its content. ``sha256`` is the SHA-256 digest of the file's bytes. If
+    the file imports other files of its folder, ``sha256`` is the digest of ``text`` in UTF-8. ``content`` has the bytes
+    of the source file without the imported files.
     """
 
     path: str

@@ -17,8 +17,8 @@ step to step."""
 def bound(
     config: Config, ranks: int, compute: str | None, step_seconds: str | None, gradients: int | None
 ) -> list[tuple[str, str]]:
-    """Return the rows of a table, each a name and a text. The table has the workers' step times and the theoretical
-    seconds per update of a parameter server.
+    """Return a table as rows of a name and a text: the workers' step times, and the theoretical seconds per update of
+    the parameter server.
 
     Parameters
     ----------
@@ -50,7 +50,9 @@ def bound(
     if given is None:
         given = [mean_seconds(simulation, config, worker) for worker in range(workers)]
     if len(given) != workers:
-        raise UsageError(f"--step-seconds: {len(given)} times given, but {workers} of {ranks} ranks train (--ranks)")
+        raise UsageError(
+            f"--step-seconds: {len(given)} step times given, but {workers} of {ranks} ranks train (--ranks)"
+        )
     if not all(given):
         raise ConfigError(f"--compute {simulation.compute}: a step takes no time")
     size = algorithm.bound_gradients if gradients is None else gradients

@@ -59,7 +59,7 @@ class ComputeTime:
 
     def __call__(self, rank: int, step: int) -> float:
         """Return the seconds that the computation of step number ``step`` takes on rank ``rank``. The random number
-        depends only on (seed, rank, step). Runs with different algorithms therefore get the same times."""
+        depends only on (seed, rank, step). Runs with different algorithms therefore get the same computing times."""
         median = self.median * self.slowdown.get(rank, 1.0)
         if not self.sigma:
             return median
@@ -78,9 +78,9 @@ class AfterWaits:
     """Function that returns the seconds of a step's computation on one rank, which may depend on the rank's wait before
     the step. A step after a wait can take more or less time than a step without a wait.
 
-    Two reasons are that a waiting rank saves its quota of processor time, and that the processor's
-    caches become cold. The logarithm of the seconds changes linearly with the length of the wait, until the wait
-    reaches `AFTER_WAIT_SECONDS`.
+    A wait changes the time of a step because a waiting rank saves its quota of processor time, and because caches
+    become cold. The logarithm of the seconds changes linearly with the length of the wait, until the wait reaches
+    `AFTER_WAIT_SECONDS`.
 
     ``waited()`` returns the total seconds for which the rank has waited since the start of the run.
     """
@@ -94,7 +94,7 @@ class AfterWaits:
         waited = self.waited()
         share = min((waited - self.before) / AFTER_WAIT_SECONDS, 1.0)
         self.before = waited
-        usual, after = self.compute(rank, step), self.compute.after_wait(rank, step)  # from one random number
+        usual, after = self.compute(rank, step), self.compute.after_wait(rank, step)  # same random number
         return usual * (after / usual) ** share
 
 
@@ -118,8 +118,8 @@ def parse(text: str) -> tuple[str, list[float]]:
 
 
 def check_end(config: Config, compute: ComputeTime):
-    """Raise ConfigError if the run ends after a number of seconds (``train.seconds``), but a simulated step takes 0
-    seconds. Such a run would never end."""
+    """Raise ConfigError for a run that would never end: it ends after ``train.seconds``, but a simulated step takes 0
+    seconds."""
     if config.train.seconds is not None and not compute.median:
         raise ConfigError(
             f"--compute {compute}: a step takes no time, so a run of train.seconds = {config.train.seconds:g} would "
@@ -128,7 +128,7 @@ def check_end(config: Config, compute: ComputeTime):
 
 
 def check_free_running(config: Config, compute: ComputeTime, latency: float):
-    """Raise ConfigError if steps of an asynchronous algorithm take 0 seconds of simulated time. In such a run,
+    """Raise ConfigError if steps of an asynchronous algorithm take 0 seconds of simulated time. With such steps,
     simulated time would never advance. The message that ends the run would never arrive, and ranks would take steps for
     ever."""
     if latency + compute.median == latency:
@@ -158,7 +158,7 @@ def flops(model: torch.nn.Module, sample: torch.Tensor, batch_size: int) -> int:
 COUNTED_BYTES = 4 * 1024 * 1024
 """Size in bytes of the largest model whose operations are counted by executing them.
 
-For a larger model, torch counts operations without executing them. For that, torch must load its compiler. Loading
+For a larger model, torch counts operations without executing them, for which torch must load its compiler. Loading
 torch's compiler takes 1.7 s and 75 MB of memory.
 """
 UNTIMED_STEPS = 3
@@ -166,7 +166,7 @@ UNTIMED_STEPS = 3
 
 
 def measure(step: Callable[[], None], steps: int = 30) -> tuple[float, float]:
-    """Measure ``steps`` calls of ``step()``. Return the median of their real seconds, and the standard deviation
+    """Measure ``steps`` calls of ``step()``. Return the median of the calls' real seconds, and the standard deviation
     (sigma) of the logarithm of the seconds. ``step()`` computes a gradient and updates the model.
     """
     ((median, sigma),) = medians_and_sigmas(np.array([seconds_of_steps(step, steps)]))
@@ -178,10 +178,10 @@ def seconds_of_steps(
 ) -> list[float]:
     """Return the real seconds of each of ``steps`` calls of ``step()``.
 
-    share: fraction of a core to which this process is limited; None means a whole core. Linux
-    enforces such a limit by a quota per period of some milliseconds. By the clock, a short step under a limit therefore
-    takes either its time at full speed, or several times as long. If ``share`` is given, the function therefore returns
-    the processor time of each step, divided by ``share``. wait: function that is called before each step. The time of
+    share: fraction of a core to which this process is limited; None means a whole core. Linux enforces a limit of
+    processor time by a quota per period of some milliseconds. By the clock, a short step under a limit therefore takes
+    either its time at full speed, or several times as long. If ``share`` is given, the function therefore returns the
+    processor time of each step, divided by ``share``. wait: function that is called before each step. The time of
     ``wait()`` is not part of the result.
     """
     clock = perf_counter if share is None else process_time
@@ -201,13 +201,13 @@ def medians_and_sigmas(seconds: np.ndarray) -> list[tuple[float, float]]:
 
     seconds: float64 of shape [ranks, steps]. Column number i has the seconds of steps that the ranks computed at about
     the same time. A slowdown that affects all ranks at once does not increase sigma, because a simulation draws the
-    times of each rank independently. If such a slowdown increased sigma, simulated ranks would wait for the slowest
-    rank for too long.
+    times of each rank independently. If slowdowns of all ranks increased sigma, simulated ranks would wait for the
+    slowest rank for too long.
     """
     ranks, medians = len(seconds), np.median(seconds, axis=1)
     logs = np.log(seconds / medians[:, None])
     if ranks > 1:
-        logs = (logs - logs.mean(axis=0)) * np.sqrt(ranks / (ranks - 1))  # corrects sigma for the mean
+        logs = (logs - logs.mean(axis=0)) * np.sqrt(ranks / (ranks - 1))  # corrects sigma for the subtracted mean
     low, high = np.percentile(logs, [25, 75], axis=1)
     sigmas = (high - low) / 1.349  # unlike a standard deviation, the quartiles are not changed by outliers
     return [(float(median), float(sigma)) for median, sigma in zip(medians, sigmas, strict=True)]

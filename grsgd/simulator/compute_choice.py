@@ -1,5 +1,5 @@
-"""Choice of the seconds that the computation of a simulated step takes. The seconds are given by the user or by the
-network file, or are measured."""
+"""Choice of the seconds that the computation of a simulated step takes. The seconds of a step are given by the user or
+by the network file, or are measured."""
 
 import numpy as np
 import torch
@@ -22,9 +22,9 @@ def choose_compute_time(
     dataset: Dataset,
     device: torch.device,
 ) -> ComputeTime:
-    """Return the `ComputeTime` of a simulated step that ``stated`` describes, a result of `compute.parse`. If
-    ``stated`` is None, return the `ComputeTime` that the network file gives. If the network file gives none either,
-    return `compute.DEFAULT`.
+    """Return the `ComputeTime` of a simulated step that ``stated``, a result of `compute.parse`, describes. If
+    ``stated`` is None, return the `ComputeTime` that the network file gives. If the network file gives no `ComputeTime`
+    either, return `compute.DEFAULT`.
 
     The form ``measured`` means the `ComputeTime` in the network file or, if the network file gives none, a measurement
     on this machine. ``blueprint`` is a model whose parameters have shapes but no values.

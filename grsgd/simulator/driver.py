@@ -22,7 +22,7 @@ class Deadlock(RuntimeError):
 
 class Activity(Waitable):
     """A schedule (a generator that yields the objects it waits for) that a driver runs in simulated time. Other
-    schedules can wait for the activity. The activity is complete when its schedule has ended."""
+    schedules can wait for an activity, which is complete when its own schedule has ended."""
 
     __slots__ = ("driver", "schedule", "pending", "value", "blocked_at", "abandoned", "lost")
 
@@ -303,8 +303,8 @@ class SimulatedDriver:
         self._running = False
 
     def on_unexpected_message(self):
-        """Handle the arrival of a message for which this rank has posted no receive. Such a message may be the signal
-        to end the run, for which `watch` looks."""
+        """Handle the arrival of a message for which this rank has posted no receive. A message without a posted receive
+        may be the signal to end the run, for which `watch` looks."""
         activity = self.foreground
         if self.polls_messages:
             self.notify(None)
@@ -318,10 +318,10 @@ class SimulatedDriver:
 
     def stop_error(self, activity: Activity) -> Exception | None:
         """Return the error that `watch` raises, if a message without a posted receive has arrived.
-        Return None if no such message has arrived, or if `watch` raises no error.
+        Return None if all arrived messages had receives, or if `watch` raises no error.
 
-        ``activity`` is an activity whose schedule waits, or is about to wait. Only the main program gets the error, and
-        only while it waits for other ranks and not for a timer.
+        ``activity`` is an activity whose schedule waits, or is about to wait. Only the main program gets the error of
+        `watch`, and only while it waits for other ranks and not for a timer.
         """
         if self.unexpected_message and activity is self.foreground and type(activity.pending[-1]) is not Timer:
             self.unexpected_message = False

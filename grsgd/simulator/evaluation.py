@@ -33,8 +33,8 @@ class SnapshotEvaluation:
 
     @cached_property
     def fabric(self) -> MessageFabric:
-        """`MessageFabric` that carries the messages of evaluations between the ranks. This message fabric is created
-        when an evaluation first needs it."""
+        """`MessageFabric` that carries the messages of evaluations between the ranks. The `MessageFabric` for
+        evaluations is created when an evaluation first needs it."""
         ranks = range(len(self.trainers))
         network = Network(self.env, NetworkSpec(bandwidth="inf bit", latency="0 s"), len(ranks))
         return MessageFabric(network, [SimulatedDriver(self.env, rank) for rank in ranks])

@@ -39,10 +39,11 @@ class MessageFabric:
         all-reduces are simulated message by message."""
         self.dead: set[int] = set()
         self.known_dead: list[set[int]] = [set() for _ in drivers]
-        """Set of dead processes of which each process knows; the index is the process that knows."""
+        """Sets of processes whose deaths a process has noticed; the index is the process that has noticed the
+        deaths."""
 
     def kill(self, process: int, seconds: float = 0.0):
-        """Let process number ``process`` die, with its driver. The other processes notice the death of ``process``
+        """Let process number ``process`` die, and stop its driver. The other processes notice the death of ``process``
         after ``seconds`` of simulated time."""
         self.dead.add(process)
         self.drivers[process].kill()
@@ -87,8 +88,8 @@ class MessageFabric:
         return not self.under_way and not any(posted)
 
     def send(self, group, array, source: int, dest: int, tag: int, synchronous: bool) -> Sending:
-        """Send ``array`` from rank ``source`` to rank ``dest``. Both ranks have their numbers in the fabric, not in the
-        group. If ``synchronous``, the send is complete only when the receiver has received the message."""
+        """Send ``array`` from ``source`` to ``dest``, the numbers of two ranks in the fabric (not in the group). If
+        ``synchronous``, the send is complete only when the receiver has received the message."""
         inbox = self._inboxes[group, dest, tag]
         sending = self.sending_type(self, array, source, dest, tag, synchronous, inbox)
         if dest in self.known_dead[source]:
@@ -119,8 +120,8 @@ class MessageFabric:
         return receiving
 
     def probe(self, group, dest: int, source: int, tag: int) -> bool:
-        """Return True if a message from ``source`` (or from any rank, if `ANY_RANK`) has arrived at rank ``dest`` and
-        waits for a receive."""
+        """Return True if a message from ``source`` (any rank, if ``source`` is `ANY_RANK`) has arrived at rank ``dest``
+        and waits for a receive."""
         inbox = self._inboxes.get((group, dest, tag))
         if inbox is None:
             return False
@@ -133,7 +134,7 @@ class MessageFabric:
 
     def broadcast(self, group, members, array, rank: int, root: int, number: int) -> Waitable:
         """Take part on ``rank`` in broadcast number ``number`` of the group: ``root`` sends ``array``, and all other
-        ranks receive into ``array``. ``rank`` and ``root`` have their numbers in the fabric, not in the group."""
+        ranks receive into ``array``. ``rank`` and ``root`` are numbers of ranks in the fabric, not in the group."""
         key = group, number
         if key not in self._multicasts:
             done = partial(self._multicasts.pop, key, None)

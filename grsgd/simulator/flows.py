@@ -4,9 +4,9 @@ same time share its bandwidth max-min fairly.
 In a network of cables, each direction of a cable is a port with a bandwidth. A flow uses all ports of its route at the
 same time.
 
-A connection has one sender and one receiver. It sends its messages one after the other, in the order in which they were
-posted, as TCP does. Different connections send their messages at the same time. A flow's rate changes only when another
-flow begins or ends. Simulated time therefore jumps from one beginning or end of a flow to the next.
+A connection has one sender and one receiver. A connection sends its messages one after the other, in the order in which
+they were posted, as TCP does. Different connections send their messages at the same time. A flow's rate changes only
+when another flow begins or ends. Simulated time therefore jumps from one beginning or end of a flow to the next.
 Flow-level simulators of networks, such as SimGrid, use the same model (Casanova et al. 2014).
 """
 
@@ -65,8 +65,8 @@ class Connection:
         self.queue: list[Flow] = []
         self.nbytes = 0
         self.free_at = 0.0
-        """Moment at which the last message has left that `grsgd.simulator.fast_ring` has calculated; 0 if there is
-        none."""
+        """Moment at which the last message has left that `grsgd.simulator.fast_ring` has calculated; 0 without such a
+        one."""
 
 
 class Flow:
@@ -170,7 +170,7 @@ class Network:
 
     def _over_cables(self, source: int, dests: tuple[int, ...]) -> Connection:
         """Return a connection over cables from rank ``source`` to all ranks ``dests``. A cable on the routes to several
-        of these ranks carries a message only once."""
+        destinations carries a message once."""
         cabling, known = self.spec.cabling, self._cables
         ports: dict[Port, None] = {}
         latencies = []
@@ -274,8 +274,8 @@ class Network:
     def _share(self, _):
         """Compute fair rates for all flows that share a port with a flow that has begun or ended.
 
-        When the rate of a flow changes, the rates of other flows on its ports may no longer be fair. These other flows
-        get new rates, too. Most changes of rates affect only a few flows.
+        When the rate of a flow changes, the rates of other flows on its ports may no longer be fair. Flows with unfair
+        rates get new rates, too. Most changes of rates affect only a few flows.
         """
         dirty, self._dirty = self._dirty, {}
         flows = {flow: None for port in dirty for flow in port.flows}

@@ -33,8 +33,9 @@ class Left(NamedTuple):
 
 
 def main(task: int, ranks: list[Left]):
-    """Wait until the processes of all ``ranks`` of the job have ended. After that, write the run file, unless the job
-    has written it. ``task`` is the descriptor of an open file that describes the run as a pickle."""
+    """Wait until the processes of all ``ranks`` of the job have ended. When all these processes have ended, write the
+    run file, unless the job has written it. ``task`` is the descriptor of an open file that describes the run as a
+    pickle."""
     for rank in ranks:
         wait_for(rank.process)
     from grsgd.job.startup import importing

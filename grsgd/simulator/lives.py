@@ -54,9 +54,9 @@ class Life:
         self.trainer = simulation.trainers[process] if process < simulation.ranks else None
 
     def live(self):
-        """Train a rank. A spare process first waits until it can replace a dead process. Return the reason why training
-        has ended. Return None if this process has not trained. This method is a schedule (a generator that yields the
-        objects it waits for)."""
+        """Train a rank in this process. A spare process first waits until it can replace a dead process. Return the
+        reason why training has ended. Return None if this process has not trained. This method is a schedule (a
+        generator that yields the objects it waits for)."""
         membership, simulation = self.membership, self.simulation
         self.driver.polls_messages = True
         self.driver.start_beside(membership.attend())

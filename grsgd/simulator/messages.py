@@ -6,8 +6,8 @@ receiver with the same tag match receives in the order in which they were sent. 
 that has arrived first. Receives match messages in the order in which the receives were posted.
 
 The content of a long message is copied as late as possible, when the send completes. If a schedule writes to its send
-buffer before that, the receiver therefore gets wrong content, so that tests find this error. A short message is copied
-when it is sent, because real MPI libraries also copy short messages to a buffer of their own.
+buffer before the send completes, the receiver therefore gets wrong content, and tests find the error. A short message
+is copied when it is sent, because real MPI libraries also copy short messages to a buffer of their own.
 """
 
 from collections import defaultdict
@@ -153,7 +153,7 @@ class Inbox:
     __slots__ = ("sent", "posted", "posted_any", "waiting")
 
     def __init__(self):
-        self.sent: dict[int, list[Sending]] = defaultdict(list)  # each deque would allocate 64 entries
+        self.sent: dict[int, list[Sending]] = defaultdict(list)  # a list, because each deque would allocate 64 entries
         self.posted: dict[int, list[Receiving]] = defaultdict(list)
         self.posted_any: list[Receiving] = []
         self.waiting = 0

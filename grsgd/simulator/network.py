@@ -24,7 +24,7 @@ EAGER_BYTES = 65536
 """Default largest size in bytes of a message that leaves before its receive is posted: Open MPI's value over TCP."""
 MAX_SIGMA = 20.0
 """Largest allowed sigma, the standard deviation of the logarithm of a computation's seconds. With this sigma, one
-computation in six takes more than e^20 (half a billion) times the median. Far larger values overflow."""
+computation in six takes more than e^20 (half a billion) times the median. Far larger sigmas would overflow a float."""
 AFTER_WAIT_SECONDS = 20e-3
 """Seconds of waiting after which the computation of a step takes `ComputeSpec.after_wait` seconds."""
 
@@ -76,7 +76,7 @@ def known_medium(text: str) -> str:
 
 
 class LinkSpec(NetworkSection):
-    """Link from one rank to another, or also back (``both_ways``): a section ``[[link]]`` of a network file."""
+    """Link from one rank to another, or both ways (``both_ways``): a section ``[[link]]`` of a network file."""
 
     source: Rank = Field(alias="from")
     dest: Rank = Field(alias="to")

@@ -1,15 +1,15 @@
 """The processor of a simulated rank, which spends time on gradients and on messages. The processor's work for messages
 prolongs the computation of gradients.
 
-Two parameters are taken from the model LogGOPS (Hoefler, Schneider, Lumsdaine 2010, LogGOPSim, section 2). They are o,
-the processor time per message, and O, the processor time per byte. In this simulator, senders and receivers have
-different values of o and O. In LogGOPS a processor runs sends, receives and computations as steps of one program, one
-after the other. A simulated rank, however, sends and receives messages also while it computes a gradient. The simulated
-processor therefore has another parameter: the seconds until a computing rank notices a message.
+Two parameters are taken from the model LogGOPS (Hoefler, Schneider, Lumsdaine 2010, LogGOPSim, section 2): o, the
+processor time per message, and O, the processor time per byte. In this simulator, senders and receivers have different
+values of o and O. In LogGOPS a processor runs sends, receives and computations as steps of one program, one after the
+other. A simulated rank, however, sends and receives messages also while it computes a gradient. The simulated processor
+therefore has another parameter: the seconds until a computing rank notices a message.
 
-If a rank waits, the processor time of its messages is part of the network's latency and bandwidth, because these were
-measured between waiting ranks. If a rank has a quota of processor time, the messages that it sends or receives while it
-waits leave less of the quota for its next computation (`grsgd.simulator.quota`).
+If a rank waits, the processor time of its messages is part of the network's latency and bandwidth, because latency and
+bandwidth were measured between waiting ranks. If a rank has a quota of processor time, the messages that it sends or
+receives while it waits leave less of the quota for its next computation (`grsgd.simulator.quota`).
 """
 
 import math
@@ -22,8 +22,7 @@ from grsgd.simulator.network import ProcessorSpec
 from grsgd.simulator.quota import Quota
 
 SAME_WAIT = 1e-9
-"""Largest difference in seconds at which two calculated beginnings of a wait count as the same wait. Rounding causes
-such differences."""
+"""Largest difference in seconds, due to rounding, between two calculated beginnings of the same wait."""
 
 
 class Processor:
@@ -126,7 +125,7 @@ class Processor:
         if self.is_computing:
             seconds = self.spec.reaction
         else:
-            # At first, a waiting rank looks for messages without pause. Later, it sleeps for a fraction of the waited
+            # At first, a waiting rank looks for messages without pause. Later, it sleeps for a share of the waited
             # time.
             waited, spec = self.waited(), self.spec
             self._pay_for_looks(waited)
@@ -188,7 +187,7 @@ class Processor:
             return
         self.is_computing = False
         call()
-        if not self.is_computing:  # the rank waits
+        if not self.is_computing:  # call() has begun no other computation, so the rank waits
             self._look()
 
     def _look(self):

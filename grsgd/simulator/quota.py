@@ -2,8 +2,8 @@
 speed for a fraction (share) of the period. At the end of a period, quota that the rank has not used expires.
 
 Linux also enforces quotas of processor time in periods (kernel documentation, CFS bandwidth control). In this module,
-``seconds`` of work are the seconds that the work takes at the average speed that the quota allows. On a whole core, the
-same work takes only the fraction ``share`` of these seconds.
+``seconds`` of work are the seconds that the work takes at the average speed that the quota allows. On a whole core,
+work takes only the fraction ``share`` of the seconds that it takes at this average speed.
 """
 
 import math

@@ -44,10 +44,9 @@ def simulate(
     """Simulate a training run and write its run file; return the reason why the run ended.
 
     ``line``: line that shows the progress; None shows nothing. ``models``: the files in which models are saved.
-    ``recording``: the timeline and the trace that the user has requested. ``stops_gently``: whether the first signal of
-    `REASONS` ends the training after the present step, and the snapshots are evaluated. Without ``stops_gently``, or at
-    a second signal, a KeyboardInterrupt ends the training, and nothing is evaluated. A signal during the evaluation
-    raises NotEvaluated.
+    ``recording``: the requested timeline and trace. ``stops_gently``: whether the first signal of `REASONS` ends the
+    training after the present step, with an evaluation. Without ``stops_gently``, or at a second signal, a
+    KeyboardInterrupt ends the training without evaluation. A signal during the evaluation raises NotEvaluated.
     """
     line, models = line or ProgressLine(is_shown=False), models or ModelFiles()
     for option in models.asked_for() if timing_only else ():
@@ -101,7 +100,7 @@ def saved_without(models: ModelFiles, line: ProgressLine) -> ModelFiles:
 
 
 def evaluate(simulation: Simulation, out: Path, stopped: str, line: ProgressLine) -> tuple[tuple, NotEvaluated | None]:
-    """Return two values: the test results of the snapshots and of the final model, and None.
+    """Return the test results of the snapshots and of the final model, with None in place of an error.
 
     If a signal interrupts the evaluation, return an empty tuple and the `NotEvaluated` error. ``stopped`` is the
     reason why training has ended.

@@ -50,8 +50,8 @@ class Simulation:
     time. Raises ConfigError and DataError.
 
     ``compute`` is a text in one of the forms `compute.FORMS`, which gives the seconds of a step's computation. If
-    ``compute`` is None, the network file gives these seconds. If the network file gives no seconds either,
-    `compute.DEFAULT` is used.
+    ``compute`` is None, the network file gives the seconds. Without ``compute`` and without seconds in the network
+    file, `compute.DEFAULT` is used.
     """
 
     def __init__(
@@ -108,8 +108,8 @@ class Simulation:
         if ranks > 1 and any(isinstance(trainer.progress, FreeRunning) for trainer in self.trainers):
             compute_times.check_free_running(config, self.compute, network.latency)
         self.lost: frozenset[int] = frozenset()
-        """Ranks whose processes have died, and which no spare process has taken over. This set is complete when
-        training has ended."""
+        """Ranks whose processes have died, and which no spare process has taken over. The set of lost ranks is complete
+        when training has ended."""
         self.began = 0.0
         """Simulated moment at which training began, after the initial model was broadcast. The broadcast of the initial
         model before training takes simulated time, too."""
@@ -188,8 +188,8 @@ class Simulation:
         return recovery_from_deaths(self.config.traits, context, self.states[process], context.driver)
 
     def stop(self, reason: str):
-        """Let the training end after the present step; ``reason`` is recorded as the reason. A signal handler may call
-        this method."""
+        """Let the training end after the present step, with ``reason`` as the reason why the run ended. A signal
+        handler may call this method."""
         self.request = reason
 
     def _after_step(self, process: int, on_step, progress, loss: float | None):
@@ -261,7 +261,7 @@ class Simulation:
 
     def records(self) -> tuple[list[RankMeasurements], list[int] | None]:
         """Return the measurements of all ranks, and the list of lost ranks, without which the other ranks went on. The
-        second value is None if no rank was lost.
+        list is None if no rank was lost.
         """
         left, ranks = self.left(), range(self.ranks)
         lost = [rank for rank in ranks if rank not in left]

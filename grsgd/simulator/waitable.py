@@ -1,4 +1,4 @@
-"""Base class of pollables (objects for which a schedule can wait) that belong to simulated time. When such an object
+"""Base class of pollables (objects for which a schedule can wait) that belong to simulated time. When a pollable
 becomes complete, it resumes the schedule that waits for it, so that no schedule has to poll."""
 
 from grsgd.comm.backend import PROCESS_FAILURES
@@ -15,8 +15,8 @@ class Waitable:
         self.waiter = None
 
     def Test(self) -> bool:
-        """Return True if the pollable is complete. Raise RuntimeError, as MPI libraries do, if a process on which it
-        depends has died."""
+        """Return True if the pollable is complete. Raise RuntimeError, as MPI libraries do, if a process on which the
+        pollable depends has died."""
         if self.failed:
             raise RuntimeError(PROCESS_FAILURES[0])
         return self.complete

@@ -176,8 +176,8 @@ class Testbed:
         return links.HEAD_ADDRESS if host == self.head else links.address(self.hosts.index(host))
 
     def enter(self, host: str, command: list) -> list[str]:
-        """Return a command line that runs ``command`` on ``host``. The shell is replaced by ``command``, so that
-        signals reach ``command``."""
+        """Return a command line that runs ``command`` on ``host``. The starting shell is replaced by ``command``, so
+        that signals reach ``command``."""
         return [str(ENTER), host, "exec " + shlex.join(str(argument) for argument in command)]
 
     def mpiexec(self, arguments: list) -> list[str]:
@@ -262,7 +262,7 @@ def group_of(host: str) -> str:
 
 
 def check_machine():
-    """Raise TestbedError if this machine cannot have a testbed. The error's message advises the user."""
+    """Raise TestbedError, with advice for the user, if this machine cannot have a testbed."""
     if not sys.platform.startswith("linux"):
         raise TestbedError("a testbed needs Linux: network namespaces and control groups")
     if os.geteuid() != 0:
@@ -374,8 +374,8 @@ def remove(name: str, seconds: float = 10.0):
 
 @contextmanager
 def only_one(seconds: float = 120.0):
-    """Return a context in which this process may create and remove testbeds. Only one process of the machine at a time
-    can be in this context.
+    """Return a context in which this process may create and remove testbeds. Only one process at a time can be in such
+    a context.
 
     Raises TestbedError if another process stays in the context for ``seconds``.
     """

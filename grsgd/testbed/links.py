@@ -1,4 +1,4 @@
-"""The emulated network of a testbed. It has a network namespace per host, a bridge, and the rate limiter ``tc tbf`` at
+"""The emulated network of a testbed: a network namespace per host, a bridge, and the rate limiter ``tc tbf`` at
 both ends of every link.
 
 All network interfaces belong to network namespaces of the testbed. The bridge belongs to the namespace of the head (the
@@ -30,8 +30,8 @@ least two frames."""
 FRAMES_AT_ONCE = 4
 """Number of frames that TCP hands to the network interface at once.
 
-If TCP passed more frames, the short messages with which MPI prepares its next transfer would wait behind them, and
-links would be idle. Real network cards avoid this wait with byte queue limits.
+If TCP passed more frames, the short messages with which MPI prepares its next transfer would wait behind these frames,
+and links would be idle. Real network cards avoid this wait with byte queue limits.
 """
 QUEUE_SECONDS = 0.1
 """Length of the longest queue before a link, given as seconds at the link's rate. Packets that arrive when the queue is

@@ -33,7 +33,7 @@ class Cabling:
 
     def way(self, source: int, dest: int) -> list[Place]:
         """Return the list of places (ranks, hosts and switches) that a message from rank ``source`` to rank ``dest``
-        passes. The list includes ``source`` and ``dest``.
+        passes, including ``source`` and ``dest``.
 
         Raises ConfigError if no cables lead from ``source`` to ``dest``.
         """
@@ -45,7 +45,8 @@ class Cabling:
         return Cable(name(source), name(dest), self.bandwidth, self.latency)
 
     def route(self, source: int, dest: int) -> list[Cable]:
-        """Return the cables that a message from rank ``source`` to rank ``dest`` passes, in this order.
+        """Return the cables on the route from rank ``source`` to rank ``dest``, in the order in which a message passes
+        the cables.
 
         The route from a rank to itself has no cables.
         """

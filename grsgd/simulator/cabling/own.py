@@ -1,5 +1,5 @@
-"""A network of cables that the user describes in a network file. Messages take the shortest routes over these
-cables."""
+"""A network of cables that the user describes in a network file. Messages take the shortest routes over the cables in
+the network file."""
 
 from array import array
 from collections import deque
@@ -20,8 +20,8 @@ class OwnCabling(Cabling):
     Ranks forward messages for other ranks. If ``c`` cables at a rank or switch begin equally short routes to the
     receiver, the receiver's number chooses one of these cables, as in the rule D-mod-k (Zahavi 2010). The receiver's
     number modulo ``c`` is the index of the chosen cable. The index counts the ``c`` cables in the order of the network
-    file. At the next rank or switch with several shortest routes, the quotient of the receiver's number and ``c`` takes
-    the place of the receiver's number.
+    file. At the next rank or switch with several shortest routes, the quotient of the receiver's number and ``c`` is
+    used in place of the receiver's number.
 
     Raises ValueError if two of ``cables`` have the same source and the same destination, or if a cable leads from a
     rank or switch to itself.

@@ -30,7 +30,7 @@ class Torus(Cabling):
     def check(*sizes: int):
         """Raise ValueError unless the size of each dimension is 2 or more."""
         if min(sizes) < 2:
-            raise ValueError("each dimension must be 2 or more")
+            raise ValueError("the size of each dimension must be 2 or more")
 
     def way(self, source, dest):
         way, stride, place = [source], self.places, source

@@ -46,10 +46,10 @@ from grsgd.simulator.calibration.spread import Spread
 
 MIN_QUEUE_BYTES, MAX_QUEUE_BYTES, QUEUE_ROUNDS = 256 * 1024, 1024 * 1024, 9
 """Smallest and largest size in bytes of the messages with which `measure_queue` measures a sender's queue, and number
-of rounds of this measurement. In each round the sender sends three messages.
+of rounds of this measurement. In each round of `measure_queue` the sender sends three messages.
 
-Between the two bounds, a message is as long as the model's parameters. A longer message can fill a longer queue of the
-sender."""
+Between the two bounds, a message of `measure_queue` is as long as the model's parameters. A longer message can fill a
+longer queue of the sender."""
 TWO_RANKS_SECONDS = 120.0
 """Largest number of seconds for which two additional ranks may run, from their start to the end of their
 measurements."""
@@ -134,7 +134,7 @@ def calibrate(
 
 def computing(mpi, config: Config, steps: int, timed: Callable[[], AbstractContextManager]) -> list[StepTimes]:
     """Measure the seconds that each rank computes in a training step (`Calibration.compute`), on all ranks of ``mpi``.
-    Measure no messages.
+    The function measures no messages.
 
     Raises SetupError on all ranks if the set-up fails on any rank."""
     rank = prepare(mpi, config)
@@ -175,8 +175,8 @@ def typical_work(mpi, seconds: float | None, share: float | None) -> float | Non
 
 
 def usual_ranks(compute: list[StepTimes], hosts: list[str]) -> tuple[int, int]:
-    """Return the numbers of two ranks whose training steps take about as long as the median over all ranks. The two
-    ranks are on different hosts if the run has several hosts."""
+    """Return the numbers of two ranks whose training steps take about as long as the median over all ranks. If the run
+    has several hosts, the two returned ranks are on different hosts."""
     median = statistics.median(times.median for times in compute)
     here, *others = sorted(range(len(compute)), key=lambda rank: abs(compute[rank].median - median))
     return here, next((rank for rank in others if hosts[rank] != hosts[here]), others[0])
@@ -275,7 +275,7 @@ def take_part(comm, sender: int, message, signal):
 
 
 def check_mpiexec():
-    """Raise ConfigError if no ``mpiexec`` is found that can start two ranks. The error's message advises the user."""
+    """Raise ConfigError, with advice for the user, if no ``mpiexec`` is found that can start two ranks."""
     try:
         find_mpiexec()
     except ConfigError as error:

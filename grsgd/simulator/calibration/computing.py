@@ -87,10 +87,11 @@ def prepare(mpi, config: Config) -> MeasuringRank:
 
 
 def measure_computing(rank: MeasuringRank, steps: int, share: float | None) -> list[list[float]]:
-    """Return a list with the seconds of each step while all ranks compute. Append a second list, with the seconds of
-    each step after a wait.
+    """Return one or two lists: the seconds of each step while all ranks compute, and the seconds of each step after a
+    wait.
 
-    If ``share`` limits ranks to a fraction of a core, return only the first list, which is measured in processor time.
+    If ``share`` limits ranks to a fraction of a core, return only the list of steps without waits, measured in
+    processor time.
     """
     from grsgd.simulator.compute import seconds_of_steps
 

@@ -12,7 +12,7 @@ EAGER_BYTES = [2**power for power in range(10, 23)]
 """Sizes in bytes of the messages that are sent to find the longest eager message. An eager message leaves its sender
 before the receiver has posted the receive."""
 PATIENCE = 0.05
-"""Seconds after which a sent message without a posted receive counts as not eager, if it has not left its sender. The
+"""Seconds after which a message that has not left its sender counts as not eager. The
 time limit for a message is `PATIENCE` plus three times the message's transfer time."""
 
 

@@ -60,8 +60,8 @@ EXCHANGES, WAITS, WAIT_SECONDS = 25, 9, 0.1
 """Number of exchanges of short messages per measurement (``EXCHANGES``), number of measurements (``WAITS``), and
 seconds for which a rank waits (``WAIT_SECONDS``).
 
-In these measurements two ranks exchange messages or wait for a message, and neither rank computes. The measurements
-give the processor time of an exchange and of a wait, which both use up a rank's quota of processor time.
+In the measurements of exchanges and of waits, two ranks send and receive messages, and neither rank computes. The
+results are the processor time of an exchange and of a wait, which both use up a rank's quota of processor time.
 """
 
 
@@ -94,8 +94,8 @@ class MessageMeter:
     partner, which sends messages to rank ``here`` and receives messages from it.
 
     The ranks ``here`` and ``there`` must call the same methods of their `MessageMeter` objects in the same order. Rank
-    ``here`` computes by repeated calls of ``step()``. ``let_others_wait()`` makes a generator that a driver runs. With
-    it rank ``here`` tells the ranks other than ``there`` to stop computing.
+    ``here`` computes by repeated calls of ``step()``. ``let_others_wait`` makes a generator for the driver, with which
+    rank ``here`` tells the ranks other than ``there`` to stop computing.
     """
 
     def __init__(self, driver, comm, here: int, there: int, step: Callable[[], None], let_others_wait: Callable):
@@ -107,7 +107,7 @@ class MessageMeter:
         self.steps, self.untimed, self.most_rounds = 1, 1, MAX_ROUNDS
 
     def measure(self, seconds_per_byte: float, exchanges: np.ndarray | None = None) -> ProcessorTimes | None:
-        """Measure all processor times of messages. Return them on rank ``here``, and return None on rank ``there``.
+        """Measure all processor times of messages. Return the times on rank ``here``, and None on rank ``there``.
 
         seconds_per_byte: seconds that a byte needs on the slowest link. exchanges: result of `exchanges_beside`; None
         unless a communication thread moves messages.
@@ -309,8 +309,8 @@ class MessageMeter:
         return mean_and_quartiles(computing - awake - taking_in), wake
 
     def answers(self, computes: bool = False, warns: bool = False) -> np.ndarray:
-        """Return the seconds from each question of rank ``there`` until the answer of rank ``here`` has arrived. Both
-        ranks return these seconds.
+        """Return, on both ranks, the seconds from each question of rank ``there`` until the answer of rank ``here`` has
+        arrived.
 
         computes: whether rank ``here`` computes while it waits for questions. warns: whether a short message arrives at
         rank ``here`` just before each question.
@@ -332,7 +332,7 @@ class MessageMeter:
         ``seconds``. This method is a generator that a driver runs."""
         question, reply = np.zeros(QUESTION_BYTES, np.uint8), np.zeros(1, np.uint8)
         for k in range(len(seconds)):
-            yield Delay(SILENCE * (1 + 0.618 * k % 1))  # questions arrive at any moment of a computation
+            yield Delay(SILENCE * (1 + 0.618 * k % 1))  # so that questions arrive at any moment of a computation
             question[0] = k == len(seconds) - 1
             if warns:
                 yield from self.tell()

@@ -16,11 +16,10 @@ from grsgd.simulator.network import AFTER_WAIT_SECONDS, ComputeSpec, ProcessorSp
 from grsgd.units import as_duration, as_rate
 
 MIN_DEVIATION = 0.2
-"""Relative deviation from the median. A pair of ranks, or a rank, with a larger deviation gets its own entry in the
-network file."""
+"""Relative deviation from the median above which a pair of ranks, or a rank, gets its own entry in the network file."""
 OF_QUOTA = {"exchange": "for a message sent and one received", "look": "for each look for messages"}
-"""Names of the times of messages that use up a waiting rank's quota of processor time. Each name has a comment for the
-network file as its value."""
+"""Comments in the network file on the times of messages that use up a waiting rank's quota; the key is the time's
+name."""
 CROWDED = "With more ranks than cores, a step takes this time while its rank has a core, and more time on average."
 
 
@@ -35,7 +34,7 @@ def network_file(measured: Calibration, config: Config, command: str) -> str:
     ranks = len(measured.hosts)
     between = f"between ranks i and i+1 of {ranks}" if ranks > 1 else "between two ranks"
     latency = statistics.median(pair.latency for pair in measured.pairs)
-    # median_high ignores that two of four pairs may belong to the same slow host
+    # median_high, because two of four pairs may belong to the same slow host
     bandwidth = statistics.median_high(pair.bandwidth for pair in measured.pairs)
     lines = [
         f"# Measured on {datetime.now(UTC):%Y-%m-%d %H:%M} UTC by grsgd {__version__}, {launch.library()}:",

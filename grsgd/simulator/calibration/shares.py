@@ -16,7 +16,7 @@ from grsgd.comm.engine import ENGINE
 MIN_ROUNDS = 4
 """Smallest number of measured shares whose mean may count as known."""
 PRECISION = 5e-3
-"""Limit for the standard error of the mean of the measured shares. If the standard error is below this limit, the mean
+"""Limit for the standard error of the mean of the measured shares. If the standard error is below `PRECISION`, the mean
 counts as known."""
 
 
@@ -38,8 +38,8 @@ def prolonged(without: np.ndarray, beside: np.ndarray, by_thread: bool) -> np.nd
     ``without`` has the times, as from `seconds_now`, of a computation without other work. ``beside`` has the times of a
     computation with the other work. ``by_thread`` says whether a separate thread moves the messages. If a thread moves
     messages, the share by processor time is the thread's processor time divided by the processor time of all other
-    threads. The division is used because the processor time of the other threads varies with caches and clock rates by
-    more than the measured effect.
+    threads. The processor time of the other threads is not compared between the computations, because it varies with
+    caches and clock rates by more than the measured effect.
     """
     clock, process = beside[:2] / without[:2] - 1
     if by_thread:

@@ -6,8 +6,8 @@ from typing import NamedTuple
 import numpy as np
 
 FAR_OUT = 3
-"""Distance above the upper quartile beyond which a measurement is an outlier. The distance is given in units of the
-difference between upper and lower quartile.
+"""Distance above the upper quartile beyond which a measurement is an outlier. `FAR_OUT` is in units of the difference
+between upper and lower quartile.
 """
 
 
@@ -30,9 +30,9 @@ def mean_and_quartiles(values) -> Spread:
     """Return a `Spread` of ``values`` that has the mean of the values in place of the median, because the mean takes
     rare long delays into account.
 
-    The mean is limited: the upper quartile plus `FAR_OUT` times the difference between the quartiles is the greatest
-    value that counts. Values above this limit count as the limit. Without the limit, a single moment in which the whole
-    machine stood still could dominate the mean of some dozens of values.
+    In the mean, values above a limit count as the limit: the upper quartile plus `FAR_OUT` times the difference between
+    the quartiles. Without the limit, a single moment in which the whole machine stood still could dominate the mean of
+    some dozens of values.
     """
     spread = Spread.of(values)
     far_out = spread.high + FAR_OUT * (spread.high - spread.low)

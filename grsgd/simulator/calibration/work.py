@@ -3,9 +3,9 @@ messages, and the time of a step (gradient and update) that a rank takes without
 
 For the measurement, all ranks train with the configured algorithm for some steps. The `WorkMeter` counts the time of
 the algorithm's own code between two waits: updates, mixing, merging, compression, coding, and the training loop itself.
-Gradients count, too. The time of sending and receiving does not count, because `grsgd.simulator.calibration.messages`
-measures it. Before the training, each rank takes some steps alone, and the median time of these steps is subtracted
-from the time of each training step.
+The time of gradients counts, too. The time of sending and receiving does not count, because
+`grsgd.simulator.calibration.messages` measures it. Before the training, each rank takes some steps alone, and the
+median time of these steps is subtracted from the time of each training step.
 """
 
 import statistics
@@ -48,7 +48,7 @@ class WorkMeter:
         self._counts = False
 
     def without(self, call, *arguments, **options):
-        """Call ``call``, and return its result. The time of the call does not count."""
+        """Call ``call``, and return its result. The meter does not count the time of this call."""
         if not self._counts or threading.get_ident() != self._thread:
             return call(*arguments, **options)
         begin = time.thread_time()
@@ -97,8 +97,8 @@ class MeteredBackend(MpiBackend):
 
 
 class MeteredCommunicator(Communicator):
-    """A communicator for measurements. The `WorkMeter` ``meter`` of the communicator's backend does not count the time
-    that the communicator's methods take."""
+    """A communicator for the measurement of an algorithm's processor time. The `WorkMeter` ``meter`` of the
+    communicator's backend does not count the time that the communicator's methods take."""
 
     def __init__(self, backend: MeteredBackend, *arguments):
         super().__init__(backend, *arguments)

@@ -16,8 +16,8 @@ message is received."""
 
 
 class Recorded:
-    """Object that a recorded schedule gets in place of a message. The schedule can wait for this object as it would for
-    a message."""
+    """Object that a recorded schedule gets in place of a message. The schedule can wait for a `Recorded` object as it
+    would for a message."""
 
     def __init__(self, step: int, message: list[int]):
         self.step, self.message = step, message
@@ -26,8 +26,8 @@ class Recorded:
 class ProgramBackend:
     """A `grsgd.comm.backend.Backend` that records the steps of one rank of ``size`` ranks.
 
-    ``between`` has two lists for each key (sender, receiver, tag): the sent messages and the posted receives. Each list
-    entry is a list of one number: the number of bytes while recording, and the message's index after recording.
+    ``between`` has two lists for each key (sender, receiver, tag): the sent messages and the posted receives. A message
+    is a list of one number: the message's bytes while recording, and the message's index after recording.
     """
 
     lost = ()
@@ -72,8 +72,8 @@ class Program(NamedTuple):
     ends: np.ndarray
     """Sender and receiver of each connection: an array of two columns."""
     sent: list[dict[int, list[int]]]
-    """Number of messages and their total bytes, for each sender and receiver. The list's index is the sender, and the
-    dictionary's key is the receiver."""
+    """Number of messages and their total bytes, for each sender and receiver. In `sent`, the list's index is the
+    sender, and the dictionary's key is the receiver."""
 
     def bytes_of_connections(self) -> list[int]:
         """Return the number of bytes that the schedule sends over each connection."""

@@ -12,9 +12,8 @@ NOT_YET = -1.0
 
 @njit(cache=True)
 def end_times(starts, waited, first, kinds, messages, nbytes, connection, ends, rate, latency, free_at, eager_bytes):
-    """Return three float64 arrays. The first has the moment of each rank's last step, the second the seconds that each
-    rank has waited until this moment (both of shape [ranks]). The third has the moment at which each connection's last
-    message has left (shape [connections]).
+    """Return three float64 arrays: for each rank, the moment of its last step and its seconds of waiting until this
+    moment, and for each connection, the moment at which its last message has left.
 
     Parameters
     ----------

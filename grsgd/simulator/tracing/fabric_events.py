@@ -25,20 +25,20 @@ class FabricObserver(Protocol):
         """Record that a rank has posted the message ``sending``."""
 
     def posted(self, receiving):
-        """Record that a rank has posted the receive ``receiving``. At this moment it is possibly unknown which message
-        the receive will get."""
+        """Record that a rank has posted the receive ``receiving``. When a receive is posted, it is possibly unknown
+        which message the receive will get."""
 
     def left(self, sending):
-        """Record that the last byte of the message ``sending`` has left the sending rank. At this moment the schedule
-        that sends the message does not know this."""
+        """Record that the last byte of the message ``sending`` has left the sending rank. The schedule that sends the
+        message does not know yet that the byte has left."""
 
     def received(self, sending):
-        """Record that the message ``sending`` has arrived, and that a posted receive has got the message. At this
-        moment the schedule that receives the message does not know this."""
+        """Record that the message ``sending`` has arrived, and that a posted receive has got the message. The schedule
+        that receives the message does not know yet that the message has arrived."""
 
     def completed(self, waitable):
-        """Record that ``waitable``, a message or a receive, is complete. At this moment the schedule that waits
-        for ``waitable`` does not know this."""
+        """Record that ``waitable``, a message or a receive, is complete. The schedule that waits for ``waitable`` does
+        not know this yet."""
 
 
 class ObservedSending(Sending):
@@ -108,7 +108,7 @@ class CopySent:
 
 class CopiesLeft(Waitable):
     """Event that all copies of a broadcast message have left. The root (the sending rank) waits for this event. ``ops``
-    has the operations of all these copies in a trace."""
+    has the operations of all copies of the message in a trace."""
 
     __slots__ = ("ops",)
 

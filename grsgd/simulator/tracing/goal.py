@@ -163,7 +163,7 @@ class GoalReader:
         elif found["rank"]:
             self.open(self.number(found["rank"]))
         elif self.rank is None:
-            raise self.complaint("outside of rank N { ... }")
+            raise self.complaint("a statement outside of rank N { ... }")
         elif found["close"]:
             self.rank = None
         elif found["verb"]:

@@ -62,13 +62,13 @@ class Dependencies:
         self.rank = rank
         self.last: TracedOperation | None = None
         self.waited: dict[TracedOperation, bool] = {}
-        """Events awaited since the operation ``last``. The value is True if the event only has to begin."""
+        """Events awaited since the operation ``last``, each with True if the event only has to begin."""
         self.version = 0
         self.seen: dict[Dependencies, int] = {}
         """`version` of each other course when this course last joined the other course."""
 
     def after(self) -> dict[TracedOperation, bool]:
-        """Return the events on which the next operation depends. The value is True if the event only has to begin."""
+        """Return the events on which the next operation depends, each with True if the event only has to begin."""
         return {self.last: True} | self.waited if self.last is not None else dict(self.waited)
 
     def add(self, event: TracedOperation, only_begun: bool = False):
@@ -198,7 +198,7 @@ class Trace:
         return None
 
     def has_waited(self, course: Dependencies, pollable, event: TracedOperation | None, alone: bool):
-        """Record that a schedule has waited for ``pollable``. ``alone``: whether it has waited for nothing else."""
+        """Record that a schedule has waited for ``pollable``. ``alone``: whether it waited for nothing else."""
         if not self.is_on:
             return
         if event is not None:
