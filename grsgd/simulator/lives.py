@@ -76,8 +76,8 @@ class Life:
         return reason if self.trainer.recovery.has_trained else None
 
     def come_back(self, seconds: float):
-        """Offer this process to the job again as a spare after ``seconds``. This method is a schedule (a generator)
-        that a driver runs in the background."""
+        """Offer this process to the job again as a spare after ``seconds``. This method is a generator that a driver
+        runs in the background."""
         yield Delay(seconds)
         self.membership.is_there = True
 

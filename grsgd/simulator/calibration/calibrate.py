@@ -220,14 +220,14 @@ def measure_processor(
 
 
 def waiting_for(pollable, end: float):
-    """Wait until ``pollable`` is complete, or until `time.perf_counter` has reached ``end``. This function is
-    a generator that a driver runs."""
+    """Wait until ``pollable`` is complete, or until `time.perf_counter` has reached ``end``. This function is a
+    generator that yields the objects it waits for."""
     yield Until(lambda: pollable.Test() or time.perf_counter() > end, "ranks that measure")
 
 
 def measure_queue(comm, sender: int, early: int, late: int, nbytes: int):
     """Measure how many bytes of a message wait in the send queue of rank ``sender`` before the bytes of the next
-    message. This function is a generator that a driver runs.
+    message. This function is a generator that yields the objects it waits for.
 
     When half of a message to rank ``early`` has arrived, the sender begins to send a message to rank ``late``. The
     message to ``late`` delays the message to ``early``, and the sender computes the bytes in its queue from this delay.
@@ -253,7 +253,8 @@ def measure_queue(comm, sender: int, early: int, late: int, nbytes: int):
 
 def seconds_of_first(comm, early: int, late: int | None, buffers, wait: float):
     """Return the seconds from sending a message to rank ``early`` to receiving the answer. If ``late`` is not None,
-    send a message to rank ``late``, too, after ``wait`` seconds. This function is a generator that a driver runs."""
+    send a message to rank ``late``, too, after ``wait`` seconds. This function is a generator that yields the objects
+    it waits for."""
     answers = np.zeros(1), np.zeros(1)
     begin = time.perf_counter()
     first = comm.Irecv(answers[0], early, tags.CALIBRATION)
@@ -269,7 +270,7 @@ def seconds_of_first(comm, early: int, late: int | None, buffers, wait: float):
 
 def take_part(comm, sender: int, message, signal):
     """Receive one message of `measure_queue` from rank ``sender``, and answer this message. This function is a
-    generator that a driver runs."""
+    generator that yields the objects it waits for."""
     yield comm.Irecv(message, sender, tags.CALIBRATION)
     yield comm.Isend(signal, sender, tags.CALIBRATION)
 

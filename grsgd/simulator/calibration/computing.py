@@ -129,5 +129,6 @@ def computing_of(work: Callable[[], None]):
 
 
 def barrier(comm):
-    """Wait until all ranks have reached this barrier. This function is a generator that a driver runs."""
+    """Wait until all ranks have reached this barrier. This function is a generator that yields the objects it waits
+    for."""
     yield from ring_allreduce(comm, np.zeros(comm.size))

@@ -50,5 +50,5 @@ def ended(pollable):
 
 def passed(message, deadline: float):
     """Wait until ``message`` is complete, or until `time.perf_counter` has reached ``deadline``. This function is a
-    generator that a driver runs."""
+    generator that yields the objects it waits for."""
     yield Until(lambda: message.Test() or time.perf_counter() > deadline, "a message that may leave at once")

@@ -237,12 +237,13 @@ class MessageMeter:
         yield self.comm.Isend(np.zeros(1, np.uint8), self.other, tags.CALIBRATION_SIGNAL)
 
     def told(self):
-        """Wait for the signal that the partner rank sends by `tell`. This method is a generator that a driver runs."""
+        """Wait for the signal that the partner rank sends by `tell`. This method is a generator that yields the objects
+        it waits for."""
         yield self.comm.Irecv(np.zeros(1, np.uint8), self.other, tags.CALIBRATION_SIGNAL)
 
     def send_until_told(self, nbytes: int, pause: float):
         """Send messages from the first signal of the partner rank until its second signal. This method is a generator
-        that a driver runs."""
+        that yields the objects it waits for."""
         yield from self.told()
         stop = [False]
 
@@ -256,7 +257,7 @@ class MessageMeter:
 
     def send_all(self, nbytes: int, pause: float, stop: list[bool], begin: Sequence[bool] = (True,)):
         """Send messages of ``nbytes`` bytes, with ``pause`` seconds between two messages. Return the number of sent
-        messages. This method is a generator that a driver runs.
+        messages. This method is a generator that yields the objects it waits for.
 
         The first message is sent when ``begin[0]`` is true. After ``stop[0]`` has become true, one last message is
         sent.
@@ -272,7 +273,7 @@ class MessageMeter:
 
     def receive_all(self, nbytes: int):
         """Receive all messages that the partner rank sends by `send_all`, and add each message to a sum, as all-reduces
-        do. Return the number of received messages. This method is a generator that a driver runs."""
+        do. Return the number of received messages. This method is a generator that yields the objects it waits for."""
         incoming, total = np.zeros(nbytes, np.uint8), np.zeros(nbytes // 4, np.float32)
         for count in itertools.count(1):
             yield self.comm.Irecv(incoming, self.other, tags.CALIBRATION)
@@ -329,7 +330,7 @@ class MessageMeter:
 
     def ask(self, seconds: np.ndarray, warns: bool):
         """Send ``len(seconds)`` questions to the partner rank, and write the seconds until each answer into
-        ``seconds``. This method is a generator that a driver runs."""
+        ``seconds``. This method is a generator that yields the objects it waits for."""
         question, reply = np.zeros(QUESTION_BYTES, np.uint8), np.zeros(1, np.uint8)
         for k in range(len(seconds)):
             yield Delay(SILENCE * (1 + 0.618 * k % 1))  # so that questions arrive at any moment of a computation
@@ -343,7 +344,7 @@ class MessageMeter:
 
     def answer(self, warns: bool):
         """Answer all questions of the partner rank; the last question begins with a nonzero byte. This method is a
-        generator that a driver runs."""
+        generator that yields the objects it waits for."""
         question = np.zeros(QUESTION_BYTES, np.uint8)
         while not question[0]:
             if warns:

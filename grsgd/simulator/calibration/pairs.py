@@ -50,7 +50,7 @@ def usual_effort() -> Effort:
 
 def measure_pairs(comm, hosts: list[str]):
     """Measure latency and bandwidth of the pairs of ranks (i, i + 1), one pair after the other. Return a list with the
-    `Pair` (rank, rank + 1) of this rank. This function is a generator that a driver runs.
+    `Pair` (rank, rank + 1) of this rank. This function is a generator that yields the objects it waits for.
 
     hosts: name of the host of each rank. Between ranks on one host, the bandwidth is measured with messages in both
     directions at once. The reason is that processors and memory, which limit the bandwidth within a host, copy the
@@ -75,7 +75,7 @@ def measure_pairs(comm, hosts: list[str]):
 
 def measure_pair(comm, other: int, one_host: bool, effort: Effort):
     """Measure the pair of this rank and rank ``other``, which runs `answer_pair`, and return the `Pair`. Both ranks add
-    received messages to a sum, as all-reduces do. This function is a generator that a driver runs.
+    received messages to a sum, as all-reduces do. This function is a generator that yields the objects it waits for.
 
     one_host: whether both ranks are on one host. If both ranks are on one host, long messages are sent in both
     directions at once.
@@ -106,7 +106,7 @@ def measure_pair(comm, other: int, one_host: bool, effort: Effort):
 
 def answer_pair(comm, other: int, one_host: bool, effort: Effort):
     """Answer all messages of rank ``other``, which runs `measure_pair` with the same ``one_host`` and ``effort``. This
-    function is a generator that a driver runs."""
+    function is a generator that yields the objects it waits for."""
     large = max(effort.most_rounds)
     for nbytes in effort.most_rounds:
         yield from answer(comm, other, nbytes, one_host and nbytes == large)
@@ -114,8 +114,8 @@ def answer_pair(comm, other: int, one_host: bool, effort: Effort):
 
 def answer(comm, other: int, nbytes: int, at_once: bool):
     """Answer each message of ``nbytes`` bytes from rank ``other`` by a message of this size. This function is a
-    generator that a driver runs. If ``at_once``, each answer is sent without waiting for the message from rank
-    ``other``."""
+    generator that yields the objects it waits for. If ``at_once``, each answer is sent without waiting for the message
+    from rank ``other``."""
     incoming, outgoing = np.zeros(nbytes, np.uint8), np.zeros(nbytes, np.uint8)
     total = np.zeros(nbytes // 4, np.float32)
     incoming[0] = 1

@@ -168,7 +168,7 @@ class GoalReplay:
 
     def until_ended(self, place: int, pollable: Pollable):
         """Wait until operation number ``place`` has ended, and begin the operations that have waited for its end. This
-        method is a generator that a driver runs."""
+        method is a generator that yields the objects it waits for."""
         yield pollable
         self.end(place)
         self.begin_ready()
