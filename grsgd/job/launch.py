@@ -24,7 +24,7 @@ from grsgd.mpi_environment import fault_tolerant, flush
 from grsgd.runs.ending import INTERRUPTED
 
 INTERRUPTED_CODE = 130
-"""Exit code after Ctrl-C, and after signals that `grsgd.record` treats as Ctrl-C."""
+"""Exit code after Ctrl-C, and after signals that `grsgd.recording` treats as Ctrl-C."""
 
 EXPLAINED = (Stopped, LostRank, WaitTimeout, UnevenCalls, UnevenSteps, SilentRanks, UnequalBlocks, UsageError)
 """Classes of errors whose message alone is printed, without a traceback."""
