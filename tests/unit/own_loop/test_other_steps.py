@@ -246,7 +246,7 @@ def test_optimizers_with_more_than_a_step(monkeypatch):
                 distribute(model, optimizer, "dpsgd", mpi)
         optimizer = distribute(model, Asks(model.parameters()), "dpsgd", mpi)
         with pytest.raises(
-            RuntimeError, match="^Asks asks for its closure, which distribute.. calls once, before it: "
+            RuntimeError, match="^Asks asks for its closure, which distribute.. calls once, before the step: "
         ):
             optimizer.step(lambda: loss(model, 0, 0).backward())
         with pytest.raises(AssertionError):
