@@ -970,7 +970,7 @@ def test_a_scaler_needs_the_mean(n, monkeypatch):
         ),
         ("grsgd", {"rho": 2}, "grsgd: rho: is called data.replication now"),
         ("dpsgd", {"tiemout": 9.0}, "dpsgd: tiemout: unknown key; allowed: topology.* .did you mean timeout"),
-        ("dpsgd", {"progress": "inline"}, "progress: is called progress_mode now"),
+        ("dpsgd", {"progress": "inline"}, "progress: this option is called progress_mode now"),
         ("local_sgd", {"H": 0}, "local_sgd: H = 0: input should be greater than or equal to 1"),
         ("dpsgd", {"topology": "star"}, "'star' is neither a matrix file nor one of"),
     ],

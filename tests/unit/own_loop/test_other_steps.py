@@ -10,8 +10,10 @@ from tests.support.threads import on_threads
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing")
 __all__ = ["leaves_nothing"]
-GIVEN = r"^step\(\) of the \w+ that was given to distribute\(\): no other rank learns of it; call step\(\) of the opt"
-ANOTHER = r"^step\(\) of another optimizer, \w+, with parameters that distribute\(\) trains: no other rank learns of it"
+GIVEN = r"^step\(\) of the \w+ that was given to distribute\(\): no other rank learns of this step; call step\(\) of"
+ANOTHER = (
+    r"^step\(\) of another optimizer, \w+, with parameters that distribute\(\) trains: no other rank learns of this step"
+)
 
 
 class Plain:
