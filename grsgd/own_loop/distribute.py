@@ -54,9 +54,8 @@ def distribute(
     """Return an optimizer that trains ``model`` together with the models of all ranks of ``comm``.
 
     ``comm`` is an mpi4py communicator; None means MPI_COMM_WORLD. ``algorithm`` is a name that ``grsgd algorithms``
-    lists, or ``FILE.py:CLASS`` for a user's own algorithm. ``options`` are the options of the algorithm. ``timeout``
-    limits, in seconds, how long a rank waits for other ranks. ``transfer`` says how arrays in GPU memory travel between
-    ranks (`grsgd.comm.gpu.select`).
+    lists, or ``FILE.py:CLASS`` for a user's own algorithm. ``options`` are the algorithm's options. ``timeout`` limits,
+    in seconds, each wait for other ranks. ``transfer``: how arrays in GPU memory travel (`grsgd.comm.gpu.select`).
 
     All ranks must call this function, with models of the same architecture. Each model is on a GPU, or all are on the
     CPU. All ranks start from rank 0's parameters. After the call, an uncaught exception on one rank ends the job. Until

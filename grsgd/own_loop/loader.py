@@ -68,8 +68,7 @@ def loader(
     fixed_parts
         Whether each rank keeps the same part of the data in all epochs (``shard(dataset, even=True)``).
     drop_last
-        If True, the last samples are left out, so that all batches are whole. If False, some samples are
-        repeated.
+        If True, the last samples are left out, so that all batches are whole. If False, samples are repeated.
     num_workers
         Number of worker processes per rank. With worker processes, ``dataset`` must be picklable, and the script needs
         the guard ``if __name__ == "__main__":``.

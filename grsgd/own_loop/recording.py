@@ -77,8 +77,7 @@ def recording(
         Number of samples per rank and step. If None, samples are counted in every forward pass in training, as the
         length of the first dimension of the model's first tensor.
     loggers
-        Objects with ``log(step, values)`` and ``close()``, such as `grsgd.CsvLogger`, that get this rank's logged
-        values.
+        Objects with ``log(step, values)`` and ``close()``, such as `grsgd.CsvLogger`, that get this rank's values.
     config
         Further values that the run file stores as the configuration of the run, such as ``lr=0.1``. Reports use
         ``seed``, ``dataset``, ``model``, ``train_samples``, ``target_accuracy`` and ``label`` (a name for the run).
@@ -90,7 +89,7 @@ def recording(
     ------
     ConfigError, RunFileError
         Before the block, on all ranks: after `surviving`, for a value or file that cannot be written, or for the file
-        of another rank's recording. After the block, on rank 0: RunFileError if the file was not written.
+        of a recording by another rank or number of ranks. After the block, on rank 0: RunFileError if the file was not written.
     """
     if not isinstance(optimizer, DistributedOptimizer):
         launch.explain_setup_errors()  # distribute(), which was not called, would have made this call
