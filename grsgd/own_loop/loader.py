@@ -66,7 +66,7 @@ def loader(
     seed
         Seed of the order of samples, of the ranks' parts and of worker processes; must be the same on all ranks.
     fixed_parts
-        Whether each rank keeps the same part of the data in all epochs (``shard(dataset, even=True)``).
+        Whether each rank keeps the same part of the data in all epochs. ``shard(dataset, even=True)`` makes the part.
     drop_last
         If True, the last samples are left out, so that all batches are whole. If False, samples are repeated.
     num_workers

@@ -88,8 +88,8 @@ def recording(
     Raises
     ------
     ConfigError, RunFileError
-        Before the block, on all ranks: after `surviving`, for a value or file that cannot be written, or for the file
-        of a recording by another rank or number of ranks. After the block, on rank 0: RunFileError if the file was not written.
+        Before the block, on all ranks: after `surviving`, for a value or file that cannot be written, or for a record
+        of another rank or number of ranks. After the block, on rank 0: RunFileError if the file was not written.
     """
     if not isinstance(optimizer, DistributedOptimizer):
         launch.explain_setup_errors()  # distribute(), which was not called, would have made this call

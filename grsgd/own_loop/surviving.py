@@ -47,7 +47,7 @@ def surviving(
     state
         Objects with ``state_dict()`` and ``load_state_dict()`` that the loop changes in each iteration. Their names are
         free, as in ``scheduler=scheduler, scaler=scaler``. A process that takes a rank, or that was behind at a death,
-        takes over the objects' states from another rank. A ``torch.Generator`` gets a new seed if a process takes a rank.
+        takes over the objects' states from another rank. A ``torch.Generator`` then gets a new seed.
 
     Raises
     ------
