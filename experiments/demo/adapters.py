@@ -1,5 +1,4 @@
-"""Training of LoRA adapters for a GPT with 113 million frozen parameters: ranks send adapters alone, and save them
-alone.
+"""LoRA adapters for a GPT with 113 million frozen parameters: ranks send only the adapters, and save only the adapters.
 
     pip install peft
     grsgd run -n 2 experiments/demo/adapters.py
