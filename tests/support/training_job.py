@@ -119,8 +119,8 @@ class TrainingJob:
 
 @contextmanager
 def training_jobs(folder: Path) -> Iterator:
-    """Yield a function that starts a `TrainingJob` in ``folder`` with the function's arguments. At the end, kill what
-    is left."""
+    """Yield a function that starts a `TrainingJob` in ``folder`` with the function's arguments. At the end, kill the
+    jobs' processes."""
     jobs = []
 
     def begin(start, config, **options) -> TrainingJob:
