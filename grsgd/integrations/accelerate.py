@@ -65,7 +65,7 @@ class GrsgdAccelerator(Accelerator):
     accelerator
         Arguments of ``Accelerator``, as a dictionary by name.
 
-    Raises ConfigError for algorithms that decide which rank computes which gradient. Raises ConfigError, too, for
+    Raises ConfigError for algorithms that decide which rank computes which gradient. Raises ConfigError for
     ``mixed_precision="fp16"``, DeepSpeed, FSDP and other ways to divide a model, and if Accelerate already sees
     processes other than MPI's ranks.
     """
@@ -180,12 +180,13 @@ class GrsgdAccelerator(Accelerator):
         raise ConfigError(f"load_state() with grsgd: {BY_RANKS}")
 
     def finish(self):
-        """Make the models of all ranks equal to the final model, after the last step. All ranks must call this."""
+        """Make the models of all ranks equal to the final model, after the last step. All ranks must call this
+        method."""
         for optimizer in self.distributed:
             optimizer.finish()
 
     def end_training(self):
-        """Make the models of all ranks equal, and end the trackers. All ranks must call this.
+        """Make the models of all ranks equal, and end the trackers. All ranks must call this method.
 
         The process group of torch.distributed stays in use for a later training.
         """

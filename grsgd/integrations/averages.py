@@ -17,7 +17,8 @@ class AverageInPlace:
         self.distributed: list[DistributedOptimizer] = []
         """Optimizers of the training that is under way, or of the last training."""
         self.own: list[torch.Tensor] | None = None
-        """Copies of this rank's tensors while the average is in the models; None while it is not."""
+        """Copies of this rank's tensors while the average is in the models; None while the average is not in the
+        models."""
 
     def tensors(self) -> list[torch.Tensor]:
         """Return the parameters, then the buffers, of all models in training."""
@@ -25,7 +26,7 @@ class AverageInPlace:
 
     @torch.no_grad()
     def put(self):
-        """Write the average of all ranks' models into the models. All ranks must call this between two steps.
+        """Write the average of all ranks' models into the models. All ranks must call this method between two steps.
 
         All messages under way are received first, so that no later message changes the average.
         """
@@ -36,7 +37,8 @@ class AverageInPlace:
         copy_into(self.tensors(), averaged)
 
     def put_own(self):
-        """Write this rank's tensors back into the models, if the average is in the models. All ranks must call this.
+        """Write this rank's own tensors back into the models, if the average of all ranks is in the models. All ranks
+        must call this method.
 
         All ranks leave this call together. So no message of a faster rank arrives while the average is still in a
         model.

@@ -27,7 +27,8 @@ class Outline(pickle.Pickler):
 
 
 class Filled(pickle.Unpickler):
-    """Unpickler of the output of `Outline`. It makes empty CPU tensors and collects them in ``tensors``."""
+    """Unpickler of the output of `Outline`. The unpickler makes empty CPU tensors and collects the tensors in
+    ``tensors``."""
 
     def __init__(self, file):
         super().__init__(file)

@@ -12,7 +12,7 @@ from grsgd.own_loop.ranks import world
 
 SECONDS = 1800.0
 """Longest wait for the other ranks, in seconds, for a script that sets no ``timeout``. The limit is long, because one
-rank may prepare data while the others wait."""
+rank may prepare data while the other ranks wait."""
 SMALL_BYTES = 4096
 """Largest size of a tensor, in bytes, that is sent in the same message as its shape."""
 REDUCTIONS = {"sum": np.sum, "mean": np.mean, "avg": np.mean, "max": np.max, "min": np.min, "product": np.prod}

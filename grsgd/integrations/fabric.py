@@ -94,14 +94,14 @@ class GrsgdFabricStrategy(OnMpiRanks, ParallelStrategy):
         return super().optimizer_step(optimizer, **named)
 
     def clip_gradients_norm(self, module, optimizer: DistributedOptimizer, *arguments, **named):
-        """Clip the mean gradient of all ranks if the algorithm sends gradients. If it sends models, clip this rank's
-        gradient."""
+        """Clip the mean gradient of all ranks if the algorithm sends gradients. If the algorithm sends models, clip
+        this rank's gradient."""
         optimizer.synchronize()
         return super().clip_gradients_norm(module, optimizer, *arguments, **named)
 
     def clip_gradients_value(self, module, optimizer: DistributedOptimizer, *arguments, **named):
-        """Clip the mean gradient of all ranks if the algorithm sends gradients. If it sends models, clip this rank's
-        gradient."""
+        """Clip the mean gradient of all ranks if the algorithm sends gradients. If the algorithm sends models, clip
+        this rank's gradient."""
         optimizer.synchronize()
         return super().clip_gradients_value(module, optimizer, *arguments, **named)
 
@@ -120,7 +120,8 @@ class GrsgdFabricStrategy(OnMpiRanks, ParallelStrategy):
             self.barrier("after a block that rank 0 runs first")
 
     def finish(self):
-        """Make the models of all ranks equal to the final model, after the last step. All ranks must call this."""
+        """Make the models of all ranks equal to the final model, after the last step. All ranks must call this
+        method."""
         for optimizer in self.distributed:
             optimizer.finish()
 
@@ -136,7 +137,7 @@ class GrsgdFabricStrategy(OnMpiRanks, ParallelStrategy):
         return state_at_rest(optimizer)
 
     def save_checkpoint(self, path, state, storage_options=None, filter=None):
-        """Write the states of all ranks into one file, on rank 0. All ranks must call this."""
+        """Write the states of all ranks into one file, on rank 0. All ranks must call this method."""
         own = self._convert_stateful_objects_in_state(state, filter=filter or {})
         self.checkpoint_io.save_checkpoint(own, path, storage_options)
 

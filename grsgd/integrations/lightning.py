@@ -178,7 +178,7 @@ class GrsgdStrategy(OnMpiRanks, ParallelStrategy):
     """Whether Lightning loads a checkpoint after `setup`; in `setup`, all ranks get rank 0's model."""
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
-        """Return the module's state with the averaged model. All ranks must call this between two steps."""
+        """Return the module's state with the averaged model. All ranks must call this method between two steps."""
         if self.average.own is not None or not self._is_training or self.validate == "own":
             return super().lightning_module_state_dict()
         with self.average.in_place():
@@ -192,7 +192,7 @@ class GrsgdStrategy(OnMpiRanks, ParallelStrategy):
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath, storage_options=None):
         """Write a checkpoint on rank 0, with the states of all ranks under the key ``"grsgd"``. All ranks must call
-        this."""
+        this method."""
         if self._is_training and "optimizer_states" in checkpoint:
             models_differ = any(not each.algorithm.traits.equal_models for each in self.distributed)
             states = checkpoint["optimizer_states"]
@@ -222,7 +222,7 @@ class GrsgdStrategy(OnMpiRanks, ParallelStrategy):
 
     def _state_in(self, checkpoint) -> dict[str, Any] | None:
         """Return this rank's state in ``checkpoint``. Return None if the checkpoint is of another algorithm or another
-        number of ranks; then all ranks begin with the averaged model of the checkpoint."""
+        number of ranks, so that all ranks begin with the checkpoint's averaged model."""
         kept = checkpoint.get(KEY)
         if not self.distributed or kept is None:
             return None

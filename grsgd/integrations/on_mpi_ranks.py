@@ -41,7 +41,7 @@ class OnMpiRanks:
 
     def warn_of_devices(self):
         """Warn if the user has given Lightning other numbers of devices or hosts than the job has. All ranks must call
-        this.
+        this method.
 
         The number of devices is compared with the number of ranks on this host, unless ``devices="auto"`` may have
         meant the host's GPUs.
@@ -62,7 +62,7 @@ class OnMpiRanks:
     def distribute(
         self, parts: Sequence[torch.nn.Module], optimizers: Sequence[torch.optim.Optimizer], precision
     ) -> list[DistributedOptimizer]:
-        """Return an optimizer for each part of a model, which trains the part on all ranks.
+        """Return one optimizer for each part of a model. Each optimizer trains its part on all ranks.
 
         Raises the errors of `grsgd.distribute`. Raises ConfigError if Lightning's plugin ``precision`` may skip a step
         on one rank while other ranks wait for this rank's model.
@@ -95,7 +95,7 @@ class OnMpiRanks:
 
 def state_at_rest(optimizer: DistributedOptimizer) -> dict:
     """Return the state of an optimizer on this rank, after all messages under way were received. All ranks must call
-    this."""
+    this function."""
     if not optimizer.finished:
         optimizer.rest()
     return optimizer.state_dict()

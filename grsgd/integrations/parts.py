@@ -21,7 +21,7 @@ class Part(nn.Module):
 
     def add_directly(self, module: nn.Module, name: str, take_buffers: bool, owns):
         """Add the parameters directly in ``module``, not in its submodules, for which ``owns`` returns True. If
-        ``take_buffers``, add the module's own buffers, too. ``name`` is the name of the module."""
+        ``take_buffers``, add the buffers that are directly in ``module``. ``name`` is the name of the module."""
         self.parameters_of_part.extend(p for p in module.parameters(recurse=False) if owns(p))
         for own, buffer in module.named_buffers(recurse=False) if take_buffers else ():
             self.register_buffer(f"{name}.{own}".replace(".", "__"), buffer)

@@ -41,11 +41,11 @@ that calls the method, and the call to use instead. Different versions of torch 
 
 
 class MpiProcessGroup(dist.ProcessGroup):
-    """Process group of all ranks of the MPI job, for metrics, barriers and small objects; grsgd sends gradients without
-    it.
+    """Process group of all ranks of the MPI job, for metrics, barriers and small objects; grsgd does not send gradients
+    with this process group.
 
     Raises ConfigError for a group of only some ranks, because all ranks must make each collective call. The methods in
-    `REFUSED` raise ConfigError, too.
+    `REFUSED` raise ConfigError.
     """
 
     def __init__(self, rank: int, size: int):
@@ -108,9 +108,9 @@ def done(result):
 
 
 def start():
-    """Start MPI, and make MPI's ranks the processes that torch.distributed knows. All ranks must call this.
+    """Start MPI, and make MPI's ranks the processes that torch.distributed knows. All ranks must call this function.
 
-    Libraries that look for a launcher's environment variables, such as Accelerate, then find these ranks, and start no
+    Libraries that look for a launcher's environment variables, such as Accelerate, then find MPI's ranks, and start no
     process group of their own. Has no effect if torch.distributed already has a process group.
     """
     mpi = world()

@@ -18,7 +18,7 @@ def path_of(folder: str | os.PathLike) -> Path:
 
 def save(folder: str | os.PathLike, average: AverageInPlace, algorithm: str) -> list[dict]:
     """Write this rank's file, and return the states of the optimizers without the entries of grsgd. All ranks must call
-    this.
+    this function.
 
     The file has the algorithm's state. If the ranks' models differ, the file also has the model and the states of the
     optimizers. If the models are equal on all ranks, the file has only the buffers, and the returned states are correct
@@ -40,10 +40,11 @@ def save(folder: str | os.PathLike, average: AverageInPlace, algorithm: str) -> 
 
 def load(folder: str | os.PathLike, average: AverageInPlace, algorithm: str, plain: list[dict]) -> str | None:
     """Load this rank's file and the optimizers' states ``plain`` into the models and optimizers. All ranks must call
-    this.
+    this function.
 
     If a rank's file is missing, or is of another algorithm or another number of ranks, all ranks load only ``plain``,
-    and keep their present models. Return a warning if this happens, and None if all ranks have found their files.
+    and keep their present models. Return a warning if all ranks load only ``plain``, and None if all ranks have found
+    their files.
     """
     path = path_of(folder)
     kept = torch.load(path, map_location="cpu", weights_only=True) if path.exists() else {}

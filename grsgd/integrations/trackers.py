@@ -23,8 +23,8 @@ MLFLOW_SERVERS = ("databricks", "databricks-uc", "uc")
 STEP = "step"
 """Name under which a tracker stores the number of steps of rank 0."""
 MLFLOW_LIMITS = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2"}
-"""Environment variables that limit a request to an MLflow server: seconds, and number of further attempts. They are
-only set if the user has not set them.
+"""Environment variables that limit a request to an MLflow server: seconds, and number of further attempts. These
+variables are only set if the user has not set them.
 
 With MLflow's own limits of 120 seconds and 7 further attempts, a server that hangs would stop rank 0 for many minutes.
 """
@@ -82,7 +82,7 @@ class WandbLogger:
         Whether the saved final model is stored in W&B as an artifact.
 
     Sets the environment variable in `WANDB_LIMITS` if the user has not set it. Raises ConfigError if the package wandb
-    is not installed, or if it refuses the project.
+    is not installed, or if wandb refuses the project.
     """
 
     def __init__(

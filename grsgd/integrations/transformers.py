@@ -89,7 +89,7 @@ class GrsgdTrainer(Trainer):
             super()._maybe_log_save_evaluate(*arguments, **named)
 
     def evaluation_loop(self, *arguments, **named):
-        """Evaluate the average of all ranks' models. All ranks must call this."""
+        """Evaluate the average of all ranks' models. All ranks must call this method."""
         with self._averaged():
             return super().evaluation_loop(*arguments, **named)
 

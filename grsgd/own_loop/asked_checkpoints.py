@@ -29,7 +29,8 @@ class EndedBySignal(ScriptExit):
 class AskingSignals:
     """Handlers of the signals that ask for checkpoints of ``loop``. The handlers are active from `begin` to `close`.
 
-    If the script has its own handler for one of these signals, or runs the loop in a thread, no handler is replaced.
+    If the script has its own handler for a signal that asks for checkpoints, or runs the loop in a thread, no handler
+    is replaced.
     """
 
     def __init__(self, loop):

@@ -32,19 +32,20 @@ class AveragingOptimizer(WrappingOptimizer):
     @untraced
     @torch.no_grad()
     def averaged_model(self) -> torch.nn.Module:
-        """Return a copy of the model with the average of all ranks' parameters and buffers. All ranks must call this.
+        """Return a copy of the model with the average of all ranks' parameters and buffers. All ranks must call this
+        method.
 
         The average uses each rank's model at the time of the rank's call. With push-sum the average is weighted; with
         ``easgd`` the result is the centre. Models in messages under way are not included, unless `rest` is called
-        first. So with an asynchronous algorithm the average can have a higher accuracy than the final model. Training
-        goes on afterwards as if this method had not been called. After `finish`, a rank can call this method alone, and
-        gets a copy of the final model.
+        first. So with an asynchronous algorithm the average can have a higher accuracy than the final model. After the
+        call, training goes on as if this method had not been called. After `finish`, a rank can call this method alone,
+        and gets a copy of the final model.
 
         If a tensor of a module has an autograd graph, the tensor is copied without the graph. Objects that cannot be
-        copied, such as a lock, are shared with the model, with a warning. Frozen parameters share their memory with the
-        model, unless they differ between ranks.
+        copied, such as a lock, are shared with the model, with a warning. The copy's frozen parameters share their
+        memory with the model, unless the frozen parameters differ between ranks.
 
-        Raises the errors of `DistributedOptimizer.step`. Raises RuntimeError, too, if ``copy.deepcopy`` cannot copy the
+        Raises the errors of `DistributedOptimizer.step`. Raises RuntimeError if ``copy.deepcopy`` cannot copy the
         model.
         """
         return self._average("averaged_model()")
@@ -52,7 +53,7 @@ class AveragingOptimizer(WrappingOptimizer):
     @untraced
     @torch.no_grad()
     def averaged_state_dict(self) -> dict[str, torch.Tensor]:
-        """Return the average of all ranks' trained parameters and buffers, by name. All ranks must call this.
+        """Return the average of all ranks' trained parameters and buffers, by name. All ranks must call this method.
 
         The names are the names in the model's ``state_dict()``. Frozen parameters are left out, so they are neither
         copied nor compared between ranks. ``model.load_state_dict(averaged, strict=False)`` loads the result. Raises

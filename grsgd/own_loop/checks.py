@@ -49,7 +49,7 @@ def kind_of(thing) -> str:
 
 def check_same_arguments(mpi, replica: Replica, algorithm: type[Algorithm], options, seed: int, seconds: float):
     """Raise SetupError on all ranks if the ranks gave different models, options or seeds to `distribute`. All ranks
-    must call this."""
+    must call this function."""
     outside = [tensor.nbytes for tensor in replica.outside()]
     sizes = {
         "the number of values in buffers": replica.buffers.array.size,

@@ -43,7 +43,7 @@ class CommonBatchOptimizer(DistributedOptimizer):
         random numbers on all ranks.
 
         After a loop over all blocks, each parameter's gradient is the gradient of the whole batch. If a parameter had a
-        gradient before the loop, the gradient of the batch is added to it.
+        gradient before the loop, the gradient of the batch is added to the earlier gradient.
 
         Raises RuntimeError on all ranks if two ranks compute the same block of different batches. Ranks are compared in
         the first step, and in every 100th step.

@@ -55,13 +55,13 @@ class EarlyGradients(Gradients):
     """Gradients that the backward pass copies to ``flat`` one by one. After copying the gradient of parameter number i,
     the backward pass calls ``ready(i)``. `collect` copies the gradients that are still missing.
 
-    A change that the script makes after a gradient was sent does not reach the other ranks. Such changes are another
-    backward pass, clipping, and ``zero_grad``. So ``flat`` ends with a number that is 1 if this rank has changed a
-    gradient after sending it. Each rank gets the sum of this number over all ranks. If the sum is not 0, all ranks send
-    all gradients again. So `step` applies the same gradients with and without buckets.
+    A change that the script makes after a gradient was sent, such as clipping or another backward pass, does not reach
+    the other ranks. So the last number in ``flat`` is 1 if this rank has changed a gradient after sending it. Each rank
+    gets the sum of these last numbers over all ranks. If this sum is not 0, all ranks send all gradients again. So
+    `step` applies the same gradients with and without buckets.
 
-    Changes that torch does not count are looked for only in the first steps. A rank that finds such a change sends no
-    gradients early any more.
+    Changes that torch does not count are looked for only in the first steps. A rank that finds a change which torch
+    does not count sends no gradients early any more.
 
     The model may still use the last step's gradients while gradients of the next step are sent. So gradients are sent
     from two buffers in alternation, ``place`` and ``_other``.
@@ -130,7 +130,7 @@ class EarlyGradients(Gradients):
         """Copy the remaining gradients into ``flat``, and note whether gradients that were sent early have changed
         since.
 
-        Raises RuntimeError for a sparse gradient. Raises RuntimeError, too, if the memory of a gradient in ``flat`` was
+        Raises RuntimeError for a sparse gradient. Raises RuntimeError if the memory of a gradient in ``flat`` was
         replaced.
         """
         self._leave()

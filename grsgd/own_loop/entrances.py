@@ -13,12 +13,12 @@ ADVICE = "if that is not right, give recording() the batch_size"
 
 
 class Entrances:
-    """Submodules that a user's loop calls in place of the model. `Entrances` looks for them after a step without a
-    forward pass of the model.
+    """Submodules that a user's loop calls in place of the model. `Entrances` looks for such submodules after a step
+    without a forward pass of the model.
 
-    In the next step, all submodules get a hook. From then on, the submodule that is called first represents the model.
-    Its forward passes give the number of samples and the computing time. If the loop calls the model itself, no
-    submodule gets a hook.
+    After a step without a forward pass of the model, all submodules get a hook. The submodule that is called first in
+    the next step then represents the model. The forward passes of this submodule give the number of samples and the
+    computing time. If the loop calls the model itself, no submodule gets a hook.
 
     Parameters
     ----------

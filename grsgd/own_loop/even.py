@@ -24,9 +24,10 @@ END = object()
 def even(loader: Iterable, comm=None) -> Iterator:
     """Yield the batches of this rank's ``loader`` until any rank has no more batches. All ranks must iterate together.
 
-    If all loaders know their lengths, the ranks compare the lengths once per epoch. If not, the ranks compare before
-    every batch whether each rank has a batch. On n ranks, a rank then sends n - 1 messages of 256 bytes per batch, and
-    drops the batch that it has read last. If batches are dropped, rank 0 prints one line.
+    If all loaders know their lengths, the ranks compare the lengths once per epoch. If a loader does not know its
+    length, the ranks compare before every batch whether each rank has a batch. On n ranks, each rank sends n - 1
+    messages of 256 bytes per batch for this comparison. At the end of an epoch, a rank may have to drop the batch that
+    it has read last. If batches are dropped, rank 0 prints one line.
 
     Parameters
     ----------

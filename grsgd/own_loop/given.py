@@ -18,7 +18,7 @@ from grsgd.runs.run_file import why_unfit
 from grsgd.training.description import describe_algorithm
 
 OURS = ("time", "step", "samples")
-"""Columns of the curve that grsgd measures itself. A script cannot log values with these names."""
+"""Names of the curve's columns that grsgd measures itself, and that a script therefore cannot log."""
 MAX_NAMES = 1000
 """Largest number of names that a rank may log. Each name is a column of the curve."""
 
@@ -137,7 +137,7 @@ def describe(optimizer: DistributedOptimizer, batch_size: int | None, metric: Me
 
 def readable(argument: str) -> str:
     r"""Return an argument of the script, in which bytes that are not UTF-8 are written as ``\xe9``. A run file cannot
-    hold such bytes."""
+    hold bytes that are not UTF-8."""
     return os.fsencode(argument).decode(errors="backslashreplace")
 
 

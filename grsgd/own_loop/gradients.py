@@ -49,10 +49,10 @@ class Gradients:
     """Gradients of the trained parameters. Until they are sent, the gradients stay in the memory that autograd or the
     user chose. A gradient may be None.
 
-    ``flat`` is the buffer that is sent. It begins with all gradients of ``replica``, with zeros for missing gradients.
-    Then follows one number per parameter, the flag, which is 1 if this rank has a gradient of the parameter. The
-    reduced flags are the same on all ranks. If no rank has a gradient of a parameter, the parameter gets no gradient,
-    and no optimizer changes the parameter.
+    ``flat`` is the buffer that is sent. ``flat`` begins with all gradients of ``replica``, with zeros for missing
+    gradients. After the gradients, ``flat`` has one flag per parameter, which is 1 if this rank has a gradient of the
+    parameter, else 0. After the sum over all ranks, the flags are the same on all ranks. If no rank has a gradient of a
+    parameter, the parameter gets no gradient, and no optimizer changes the parameter.
     """
 
     more = 0
@@ -97,7 +97,7 @@ class Gradients:
     def collect(self):
         """Copy into ``flat`` the gradients that are elsewhere in memory.
 
-        Raises RuntimeError for a sparse gradient. Raises RuntimeError, too, if the memory of a gradient in ``flat`` was
+        Raises RuntimeError for a sparse gradient. Raises RuntimeError if the memory of a gradient in ``flat`` was
         replaced.
         """
         places, found, flags = [], [], []

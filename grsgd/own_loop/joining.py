@@ -31,8 +31,8 @@ class Joining:
         """Whether this rank has already called `tell` for steps without batches."""
 
     def has_batch(self):
-        """Take part, within ``join()``, in the count of ranks that have a batch for the present step; this rank has
-        one."""
+        """Take part, within ``join()``, in the count of ranks that have a batch for the present step. This rank has a
+        batch."""
         if self.is_open:
             self.any_has_a_batch(True)
 
@@ -92,13 +92,13 @@ def joined(optimizer):
 
 
 def end_alike(optimizer, own: int):
-    """Make the ranks equal at the end of ``join()``, if they took different numbers of steps with batches. This rank
-    took ``own`` steps with batches. All ranks must call this.
+    """Make the ranks equal at the end of ``join()``, if the ranks took different numbers of steps with batches. This
+    rank took ``own`` steps with batches. All ranks must call this function.
 
     If the numbers differ and the algorithm sends gradients, all ranks get the parameters and the optimizer's state of
-    the rank with the most steps. Of several ranks with the most steps, the lowest is taken. The other ranks cannot
-    apply the mean gradients themselves, because a script may clip or scale gradients before it applies them. Each rank
-    keeps its own buffers.
+    the rank with the most steps. If several ranks took the most steps, the rank with the lowest number is used. The
+    other ranks cannot apply the mean gradients themselves, because a script may clip or scale gradients before it
+    applies them. Each rank keeps its own buffers.
     """
     joining = optimizer.joining
     steps = np.zeros(joining.comm.size)

@@ -44,9 +44,9 @@ class KeptLoop:
         """Checkpoint from which the loop goes on; None if there is none, or after this rank has loaded its state."""
 
     def find(self, optimizer, mpi, timeout: float):
-        """Find the checkpoint from which the loop goes on. All ranks call this at once. If the checkpoint has another
-        number of ranks, all ranks get the average of its models. Raises SetupError if the loop cannot go on from the
-        checkpoints."""
+        """Find the checkpoint from which the loop goes on. All ranks call this method at once. If the checkpoint has
+        another number of ranks, all ranks get the average of its models. Raises SetupError if the loop cannot go on
+        from the checkpoints."""
         try:
             self._find(optimizer, mpi, timeout)
         except BaseException:
@@ -83,7 +83,7 @@ class KeptLoop:
         go_on_from(resumed, loop)
 
     def close(self):
-        """Unlock the folder, so that other jobs can take checkpoints in it."""
+        """Unlock the folder, so that other jobs can take checkpoints in the folder."""
         if self.lock is not None:
             self.lock.close()
 

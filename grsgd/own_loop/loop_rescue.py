@@ -81,7 +81,7 @@ class LoopRescue(Rescue):
             raise self._error_of_another() from None
 
     def _pass_on(self, error: BaseException):
-        """Send ``error`` to all other ranks, which may still be in a step when they receive it."""
+        """Send ``error`` to all other ranks, which may still be in a step when the error arrives."""
         try:
             content = pickle.dumps(error)
         except Exception:  # some classes of errors cannot be pickled
@@ -91,8 +91,8 @@ class LoopRescue(Rescue):
                 _under_way.append(self.mpi.isend(content, rank, tags.ERROR_OF_ANOTHER))
 
     def _error_of_another(self) -> BaseException:
-        """Return the error of the rank that has failed. If it does not arrive, return a RuntimeError with the same
-        text."""
+        """Return the error of the rank that has failed. If the error does not arrive, return a RuntimeError with the
+        same text."""
         deadline = time.perf_counter() + FAILURE_SECONDS
         error = RuntimeError(self.stop_signal.reason)
         while time.perf_counter() < deadline:
@@ -107,4 +107,5 @@ class LoopRescue(Rescue):
 
 
 _under_way: list = []
-"""Requests of messages with errors. They are kept here because the buffers must outlive the call that sends them."""
+"""Requests of messages with errors. The requests are kept here because the messages' buffers must outlive the call that
+sends the messages."""

@@ -16,7 +16,7 @@ def packed(state: dict) -> np.ndarray:
 def unpacked(content: np.ndarray, is_safe: bool = True) -> dict:
     """Return the state from which `packed` has made ``content``. The state's tensors are in CPU memory.
 
-    If ``is_safe`` is False, the bytes may come from another user. Then values other than numbers, text, lists,
-    dictionaries and tensors raise an error.
+    ``is_safe`` is False if the bytes may come from another user. Unsafe bytes with values other than numbers, text,
+    lists, dictionaries and tensors raise an error.
     """
     return torch.load(io.BytesIO(content.tobytes()), weights_only=not is_safe, map_location="cpu")

@@ -65,7 +65,7 @@ def communicator(comm, name: str):
 @functools.cache
 def guard():
     """Register functions for the failure and the end of this rank's script, so that no other rank waits for this rank
-    then."""
+    after its failure or end."""
     mpi = launch.world()
     launch.abort_on_error(mpi)
     atexit.register(SCRIPT_END.come, end_of_script, mpi, os.getpid())
@@ -108,7 +108,7 @@ def local_rank() -> int:
     """Return the number of this rank among the ranks on its host, counted from 0. A script can choose a GPU with this
     number.
 
-    All ranks must make the first call of this function. Later calls need no other rank.
+    All ranks must make the first call of this function. Later calls of this function need no other rank.
     """
     mpi = world()
     job = spares.of_script()
@@ -208,8 +208,8 @@ def misfit(dataset) -> str | None:
 
 
 def are_columns(arrays: Sequence) -> bool:
-    """Return whether ``arrays`` are the columns of a data set, such as (inputs, targets), with one row per sample. If
-    not, each array may be a single sample."""
+    """Return whether ``arrays`` are the columns of a data set, such as (inputs, targets), with one row per sample, and
+    not single samples."""
     if not all(isinstance(array, np.ndarray | torch.Tensor) and array.ndim for array in arrays):
         return False
     return len({len(array) for array in arrays}) == 1 and len(arrays[0]) > len(arrays)
@@ -217,13 +217,13 @@ def are_columns(arrays: Sequence) -> bool:
 
 def check_shards(mpi, seconds: float):
     """Raise SetupError, on all ranks, if the ranks have called `shard` or `loader` with different data or seeds. All
-    ranks must call this."""
+    ranks must call this function."""
     check_alike(mpi, partial(notes_of, mpi), "all ranks must give it the same data and seed", seconds)
 
 
 def warn_of_other_shards(mpi, seconds: float):
     """Warn on rank 0, after training, if the ranks have called `shard` with different data or seeds since `distribute`.
-    All ranks must call this."""
+    All ranks must call this function."""
     try:
         check_shards(mpi, seconds)
     except SetupError as error:

@@ -54,7 +54,7 @@ class SavedAlgorithm:
         return kept
 
     def load(self, kept: dict | None, driver):
-        """Continue from ``kept``, the state that `take` has returned; do nothing if it is None."""
+        """Continue from ``kept``, the state that `take` has returned. Do nothing if ``kept`` is None."""
         self._loaded = None
         if kept is None:
             return
@@ -67,8 +67,8 @@ class SavedAlgorithm:
         self._loaded = kept if other_tensors(kept, self.algorithm.replica) else None
 
     def check_model(self):
-        """Compare the model with the model at the time of saving, if a state was loaded. Raises ConfigError if they
-        differ."""
+        """Compare the model with the model at the time of saving, if a state was loaded. Raises ConfigError if the two
+        models differ."""
         if self._loaded is not None:
             kept, self._loaded = self._loaded, None
             check_model(kept, self.algorithm.replica)
@@ -93,7 +93,7 @@ def state_of(algorithm: Algorithm) -> dict:
 
 def without(algorithm: Algorithm, why: str) -> dict:
     """Return an entry that takes the place of the algorithm's state if the state cannot be saved. ``why`` tells the
-    user what to do. `check` raises ConfigError for such an entry."""
+    user what to do. `check` raises ConfigError for an entry from this function."""
     return {"algorithm": algorithm.name, "without": why}
 
 

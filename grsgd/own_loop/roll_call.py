@@ -43,7 +43,7 @@ calls from the next multiple of this bound."""
 
 VAIN_SECONDS = 1.0
 """Seconds that a rank waits in a step that another rank will not take, before the waiting rank raises an error. Within
-these seconds, messages under way can still end the wait."""
+`VAIN_SECONDS`, messages under way can still end the wait."""
 LOOK_SECONDS = 1.0
 """Seconds between two searches by `RollCall.look` for waiting ranks; for asynchronous algorithms."""
 PATIENCE_SECONDS = 2.0
@@ -172,8 +172,8 @@ class RollCall:
                 print(f"\ngrsgd: {line}", file=sys.stderr, flush=True)
 
     def next_call(self, ranks: Iterable[int]) -> str | None:
-        """Return the next call that this rank must make, as soon as all of ``ranks`` are in a call that this rank has
-        not made. Until then, return None."""
+        """Return the next call that this rank must make, if all of ``ranks`` are in a call that this rank has not made.
+        If not, return None."""
         self.take()
         calls = [next((word.call for word in self.words[rank] if word.number > self._number), None) for rank in ranks]
         return None if None in calls else calls[0]
@@ -332,5 +332,5 @@ def end_of_script(mpi, process: int):
 
 
 LEAVING_SECONDS = 5.0
-"""Seconds that a rank waits at the end of its script while another rank waits for it in another call. Within these
-seconds, the other rank can print an error and end the job."""
+"""Seconds that a rank waits at the end of its script while another rank waits for it in another call. Within
+`LEAVING_SECONDS`, the other rank can print an error and end the job."""

@@ -19,10 +19,11 @@ class SavingOptimizer(WrappingOptimizer):
 
     @untraced
     def rest(self):
-        """Receive all messages under way, so that `state_dict` is complete. All ranks must call this between two steps.
+        """Receive all messages under way, so that `state_dict` is complete. All ranks must call this method between two
+        steps.
 
         Asynchronous algorithms, ``sgp`` with ``tau``, and ``diloco`` with ``delay`` need this call before `state_dict`.
-        With other algorithms the call does nothing. Training goes on with the next step.
+        With algorithms other than these, `rest` does nothing. Training goes on with the next step.
         """
         self._check()
         self.loop.refuse("rest()", INSTEAD)
@@ -36,13 +37,13 @@ class SavingOptimizer(WrappingOptimizer):
     def state_dict(self, *, algorithm: bool = True):
         """Return the wrapped optimizer's state_dict, with this rank's state of the algorithm under the key "grsgd".
 
-        With ``algorithm=False``, the dictionary has no key "grsgd". From this dictionary and from `averaged_model`, a
-        new training can begin with any number of ranks, or with another algorithm.
+        With ``algorithm=False``, the dictionary has no key "grsgd". From a dictionary without this key and from
+        `averaged_model`, a new training can begin with any number of ranks, or with another algorithm.
 
-        The algorithm has no complete state while messages are under way, or if its class has no `remembers`. In either
-        case one warning says what to do, and `load_state_dict` will refuse the dictionary. The key "grsgd" is missing
-        before the first step. With algorithms that need `rest`, the key is missing after `finish`, too. Raises
-        RuntimeError in a loop over `surviving`, unless ``algorithm`` is False.
+        The algorithm has no complete state while messages are under way, or if the algorithm's class has no
+        `remembers`. If the state is not complete, one warning says what to do, and `load_state_dict` will refuse the
+        dictionary. The key "grsgd" is missing before the first step. With algorithms that need `rest`, the key is
+        missing after `finish`, too. Raises RuntimeError in a loop over `surviving`, unless ``algorithm`` is False.
         """
         if algorithm and not self.finished:
             self.loop.refuse("state_dict() with the algorithm's state", INSTEAD)

@@ -25,8 +25,8 @@ class SharingOptimizer(WrappingOptimizer):
     def batches(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """Yield ``batches``, an iterable such as a DataLoader, on a rank that trains.
 
-        A serving rank gets no batch from this method. It serves the training ranks until all of them have ended their
-        loop over ``batches``. All ranks must make the same calls of this method.
+        A serving rank gets no batch from this method. A serving rank serves the training ranks until all training ranks
+        have ended their loop over ``batches``. All ranks must make the same calls of this method.
         """
         yield from batches
 
@@ -36,8 +36,9 @@ class SharingOptimizer(WrappingOptimizer):
 
         ``samples`` is the number of samples of the batch. For each block, the script computes the block's mean loss and
         calls ``backward()``. With ``cssgd`` and ``ssgd``, a rank may compute several blocks, and several ranks may
-        compute the same block. After the loop, the gradient is the gradient of the whole batch. With other algorithms,
-        the batch is cut into one block per worker, and the blocks have nearly equal sizes.
+        compute the same block. After the loop over the blocks, the gradient is the gradient of the whole batch. With
+        algorithms other than ``cssgd`` and ``ssgd``, the batch is cut into one block per worker, and the blocks have
+        nearly equal sizes.
 
         Raises ValueError for a batch with too few samples, and TypeError if ``samples`` is no whole number.
         """

@@ -55,7 +55,8 @@ class ScriptJob:
         return isinstance(self.mpi, Late)
 
     def release_spares(self):
-        """End the wait of the spares, at the end of a script that has not called `surviving`. Rank 0 prints a line."""
+        """End the wait of the spares, at the end of a script that has not called `surviving`. Rank 0 prints that the
+        spares were not used."""
         if self.is_used:  # finish() has ended the wait of the spares
             return
         if self.mpi.rank == 0:

@@ -29,18 +29,18 @@ class Stops:
         """The stop signal that reported another rank's failure to this rank, and the time of the report."""
 
     def watch(self):
-        """Raise Stopped if another rank has failed or has asked all ranks to stop. A loop calls this between two
+        """Raise Stopped if another rank has failed or has asked all ranks to stop. A loop calls this method between two
         steps."""
         if self.signal is not None:
             self.signal.watch()
 
     def stop(self, reason: str):
-        """Raise EndAsked with ``reason``. All ranks call this after a checkpoint with which their loops end."""
+        """Raise EndAsked with ``reason``. All ranks call this method after a checkpoint with which their loops end."""
         raise EndAsked(reason)
 
     def attend(self):
-        """Schedule (a generator that a driver runs) that receives failures of other ranks without end. It runs in the
-        background, even while this rank is in a call of MPI."""
+        """Schedule (a generator that a driver runs) that receives failures of other ranks without end. This schedule
+        runs in the background, even while this rank is in a call of MPI."""
         yield Until(self._listen, "failures of other ranks")
 
     def _listen(self) -> bool:

@@ -18,8 +18,8 @@ class JoinedAverages:
     """Averages of ranks that regroup after a death. All ranks compute an average together.
 
     A death can leave some ranks in a call of `averaged_model`, and other ranks in a step before or after the call. So
-    after a regrouping, all ranks at once compute the average for which any rank waits. A rank that has not yet made the
-    call keeps the result for its own call.
+    after a regrouping, all ranks at once compute the average for which any rank waits. A rank that has not yet called
+    `averaged_model` keeps the result for its own call.
 
     Calls have numbers, which increase along the loop and are the same on all ranks (`call_number`).
     """
@@ -42,8 +42,8 @@ class JoinedAverages:
         """Schedule that returns a copy of the model with the average of the living ranks' models. ``number`` is the
         number of this rank's call.
 
-        A process that has taken a rank may repeat iterations whose calls the other ranks have completed. The copy then
-        has the model of this rank alone.
+        A process that has taken a rank may repeat iterations whose calls the other ranks have completed. For such a
+        call, the copy has the model of this rank alone.
         """
         (kept, result), self.kept = self.kept, (0.0, None)
         if number > self.completed:
@@ -100,7 +100,7 @@ class RequestedAverages:
 
     def average(self, number: float):
         """Schedule that returns a copy of the model with the average of the living ranks' models. If a process dies
-        before its answer, its model is left out."""
+        before it has sent its model, its model is left out."""
         model, replica = copy_of(self.loop.replica.model, CALL), self.loop.replica
         weight, *mine = self._mine()
         total, answers = weight[0], 1

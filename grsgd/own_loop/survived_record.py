@@ -64,7 +64,7 @@ def save_once(part: LoopEnd, ranks: int, save: Callable, known: dict[int, LoopEn
 
 
 def records_of(known: dict[int, LoopEnd], left: set[int], ranks: int) -> list[LoopMeasurements]:
-    """Return the measurements of all ranks, in rank order. The measurements of a rank outside of ``left`` get a
+    """Return the measurements of all ranks, in rank order. The measurements of a rank that is not in ``left`` get a
     warning."""
     records = []
     for rank in range(ranks):

@@ -71,7 +71,7 @@ class LoopTimes:
         return self._computing_since is not None
 
     def step_ended(self):
-        """Count the step that ends now, and the samples of its forward passes."""
+        """Count the step that ends now, and the samples of the step's forward passes."""
         self.totals.steps += 1
         self.totals.samples += self.samples_of_step
         self.unseen_steps += self._computing_since is None

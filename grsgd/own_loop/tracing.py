@@ -8,8 +8,8 @@ import torch
 from torch._C import _functorch as functorch
 
 MODES = [getattr(torch._C._TorchDispatchModeKey, name) for name in ("FAKE", "PROXY", "FUNCTIONAL")]
-"""Torch's dispatch modes that only record operations, such as FakeTensorMode and make_fx. Tensors may be without
-content."""
+"""Torch's dispatch modes that only record operations, such as FakeTensorMode and make_fx. In these modes, tensors may
+be without content."""
 
 
 def traced_by() -> str | None:

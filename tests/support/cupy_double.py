@@ -1,7 +1,7 @@
-"""A double of CuPy for machines without a GPU. Its kernels are compiled as C++ for the CPU, and use arrays in host
+"""A double of CuPy for machines without a GPU. The double compiles kernels as C++ for the CPU, and uses arrays in host
 memory.
 
-The double has only the functions that the project uses. Its kernels compute one element after another. So the double
+The double has only the functions that the project uses. A kernel computes one element after another. So the double
 shows whether the arithmetic of a kernel is right, but not whether a GPU finishes the kernel in time.
 """
 

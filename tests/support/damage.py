@@ -37,7 +37,8 @@ def changed(content: bytes, seeds: Iterable[int]) -> Iterator[tuple[str, bytes]]
 def read_each(
     cases: Iterable[tuple[str, bytes]], path: Path, read: Callable[[Path], object], seconds: float = 20.0
 ) -> list[tuple[str, str]]:
-    """Read each of the contents in ``cases``, written to ``path``, in child processes. Return (name, outcome) for each.
+    """Read each of the contents in ``cases``, written to ``path``, in child processes. Return a list of (name of the
+    content, outcome).
 
     The outcome is `READ`, `REFUSED`, or the text of a fault. A fault is an error with several lines, a signal, or a
     reading of one content that lasts longer than ``seconds``.

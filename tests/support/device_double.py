@@ -26,7 +26,8 @@ DELAY = 3
 
 
 class Event:
-    """An event that is done at its fourth test, after all earlier events of its queue. Then the event calls ``act``."""
+    """An event that is done at its fourth test, after all earlier events of its queue. When the event is done, the
+    event calls ``act``."""
 
     def __init__(self, queue: deque, act=lambda: None, after: "Event | None" = None):
         self.queue, self.act, self.after = queue, act, after
@@ -127,8 +128,8 @@ class DeviceDouble(GpuBackend):
 
 
 def install(transport: str, world):
-    """Make every `MpiBackend` in this process treat all arrays like arrays in GPU memory. ``transport`` is the way to
-    send them."""
+    """Make every `MpiBackend` in this process treat all arrays like arrays in GPU memory. ``transport`` names the way
+    to send arrays."""
     from mpi4py import MPI
 
     host = world.Split_type(MPI.COMM_TYPE_SHARED).Get_group()

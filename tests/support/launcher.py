@@ -58,8 +58,8 @@ def start_on(testbed, ranks: int, arguments: list, stdout=subprocess.PIPE) -> su
 def start_command(command: list, **kwargs) -> subprocess.Popen:
     """Start a command in a new process group, such that Ctrl-C can end the command.
 
-    Shells make programs in the background ignore Ctrl-C. Tests may run in the background, and programs inherit this
-    from tests.
+    Shells make programs in the background ignore Ctrl-C. Tests may run in the background, and programs inherit the
+    setting from tests.
     """
     return subprocess.Popen(
         ["env", "--default-signal=INT", *map(str, command)],  # not preexec_fn, because Python after a fork may deadlock

@@ -32,7 +32,8 @@ class Job:
         self.arrived: dict[tuple, dict[int, object]] = {}
 
     def meet(self, key: tuple, members: list[int], rank: int, value) -> dict[int, object]:
-        """Wait until all living ``members`` have come to the meeting ``key``. Return the value of each, by rank."""
+        """Wait until all living ``members`` have come to the meeting ``key``. Return the ``value`` of each rank, by
+        rank."""
         with self.lock:
             values = self.arrived.setdefault(key, {})
             values[rank] = value

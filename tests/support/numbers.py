@@ -29,8 +29,8 @@ OF_THE_TEMPLATE = {"95"}
 
 
 def prose(page: str) -> str:
-    """Return ``page`` without its links, its code, its numbers of comparisons (cases), and its numbers of left-out
-    lines."""
+    """Return ``page`` without its links, its code, its numbers of comparisons ("3 of 4 cases"), and its numbers of
+    left-out lines ("- 5 more:")."""
     return re.sub(r"\]\([^)]*\)|`[^`]*`|\b\d+ of \d+ cases|- \d+ more:", " ", page)
 
 

@@ -1,4 +1,4 @@
-"""Outcomes of invented experiments, for tests of pages. They are made from random numbers and decided like real
+"""Outcomes of invented experiments, for tests of pages. The outcomes are made from random numbers and decided like real
 outcomes."""
 
 from dataclasses import replace

@@ -33,8 +33,8 @@ class Undrawn(Section):
 def one_algorithm(spec: RunSpec) -> Run:
     """Return an invented run that does not depend on the algorithm.
 
-    Times and accuracies of the run depend on the seed. Its samples and bytes depend on the number of ranks that train.
-    Synchronous and asynchronous algorithms take equally long.
+    Times and accuracies of the run depend on the seed. The run's samples and bytes depend on the number of ranks that
+    train. Synchronous and asynchronous algorithms take equally long.
     """
     loaded = spec.load()
     random = np.random.default_rng(loaded.seed)

@@ -9,7 +9,7 @@ STEP = 0.01
 CONSTANT = f"constant:{STEP}"
 MODEL_BYTES = 4 * (16 * 2 + 2)
 SLOW = dict(bandwidth="1 mbit", latency="1 ms", eager_bytes=64)
-"""A slow network. A message with a model takes about a tenth of a step, and is so long that MPI would use a
+"""A slow network for tests. A message with a model takes about a tenth of a step, and is so long that MPI would use a
 rendezvous."""
 
 

@@ -485,7 +485,7 @@ def test_the_model_beside_which_a_state_was_saved(first, monkeypatch):
         if first == "optimizer":
             model.load_state_dict(kept[0])
         elif first != "model" and mpi.rank > 0:
-            with pytest.raises(ValueError, match="^'0.weight' has changed since .*load its own model after it"):
+            with pytest.raises(ValueError, match="^'0.weight' has changed since .*load each rank's own model"):
                 model(torch.zeros(1, 4, dtype=torch.float64))
         plain(model, optimizer, lambda k: loss(model, mpi.rank, k), 2)
         optimizer.finish()
