@@ -71,7 +71,7 @@ class DistributedOptimizer(SharingOptimizer, AveragingOptimizer, SavingOptimizer
         """Whether a recording has already printed why the ranks end their scripts without a call of `finish`."""
         self.recorded = SavedRecord()
         self.recording = None
-        """The recording (`grsgd.own_loop.recording.LoopRun`) that is under way, or None."""
+        """The recording (`grsgd.own_loop.recording.LoopRun`) that is under way; None without a recording."""
         self._gradients, self._uncounted_comm = gradients, uncounted
         self.joining = Joining(uncounted, driver)
         self._in_place = InPlace(replica)
@@ -161,8 +161,8 @@ class DistributedOptimizer(SharingOptimizer, AveragingOptimizer, SavingOptimizer
     def step_without_batch(self):
         """Take part, within `join`, in a step of the other ranks for which this rank has no batch.
 
-        If the algorithm sends gradients, this rank sends zeros and keeps its model. If it sends models, this rank mixes
-        its model with other models, and its optimizer changes no parameter.
+        If the algorithm sends gradients, this rank sends zeros and keeps its model. If the algorithm sends models, this
+        rank mixes its model with others, and its optimizer changes no parameter.
         """
         self.zero_grad()
         if self._gradients is None:
@@ -175,7 +175,8 @@ class DistributedOptimizer(SharingOptimizer, AveragingOptimizer, SavingOptimizer
 
     @untraced
     def synchronize(self):
-        """Replace this rank's gradients by the means over all ranks, which `step` will apply. All ranks must call this.
+        """Replace this rank's gradients by the means over all ranks, which `step` will apply. All ranks must call this
+        method.
 
         Call this method before code that reads or changes gradients between ``backward()`` and ``step()``, such as
         clipping or ``GradScaler.unscale_``. The next ``step()`` then sends no gradients. With algorithms that send
@@ -212,7 +213,8 @@ class DistributedOptimizer(SharingOptimizer, AveragingOptimizer, SavingOptimizer
 
     @untraced
     def finish(self):
-        """Receive all messages under way and make all models equal, after the last step. All ranks must call this.
+        """Receive all messages under way and make all models equal, after the last step. All ranks must call this
+        method.
 
         Raises RuntimeError if trained parameters were given new memory, or if parameters were frozen or unfrozen.
         Raises UnevenCalls if another rank is in another collective call.
@@ -262,8 +264,8 @@ class DistributedOptimizer(SharingOptimizer, AveragingOptimizer, SavingOptimizer
         self._end(frees=not uneven[0])
 
     def give_up(self):
-        """End the training in a loop over `surviving` that a signal has ended. All ranks call this at once. Each rank's
-        model keeps the rank's own weights."""
+        """End the training in a loop over `surviving` that a signal has ended. All ranks call this method at once. Each
+        rank's model keeps the rank's own weights."""
         self._let_go()
         self._end(frees=False)
 

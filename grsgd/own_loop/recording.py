@@ -111,7 +111,8 @@ def recording(
 
 
 def begun(path, optimizer, batch_size, loggers, metric: Metric, config: dict) -> "LoopRun":
-    """Return the run of a new recording. All ranks must call this at once. Raises the errors of `recording`."""
+    """Return the run of a new recording. All ranks must call this function at once. Raises the errors of
+    `recording`."""
     mpi, timeout = optimizer.transport.backend.mpi, optimizer.driver.timeout
     optimizer.meet("in recording()")
     with launch.collective_setup(mpi, timeout):
@@ -132,7 +133,7 @@ def begun(path, optimizer, batch_size, loggers, metric: Metric, config: dict) ->
 
 def about(before: LoopMeasurements, mpi) -> dict:
     """Return the attributes of a run file about ``before``, the earlier recording to be continued. All ranks must call
-    this."""
+    this function."""
     samples = sum(mpi.allgather(int(before.measured["samples"])))
     return {"resumed": samples or None} | restarts.attributes(int(before.measured["steps"]), mpi.size)
 
@@ -150,7 +151,7 @@ class LoopRun:
         before: LoopMeasurements,
     ):
         """Begin a run, on all ranks at once. ``before`` has this rank's measurements of the earlier recording that this
-        run continues; they are all zero for a new run."""
+        run continues. For a new run, these measurements are all zero."""
         self.result: Run | None = None
         self.optimizer, self._batch_size, self.loggers = optimizer, batch_size, list(loggers)
         self._metric = metric_in(attributes)
@@ -191,9 +192,9 @@ class LoopRun:
         """Log numbers for the present step of this rank. The run file's curve has a column for each name.
 
         ``loss`` is the column train_loss, ``accuracy`` (a fraction from 0 to 1) is test_accuracy, and the recording's
-        metric has its own column. Values are numbers or tensors with one element; None is left out. Any rank may call
-        this method, at any step, any number of times, because no rank waits for another. In the file, the value of a
-        step is the mean over the ranks that logged a value.
+        metric has its own column. Values are numbers or tensors with one element; a value None is left out. Any rank
+        may call this method, at any step, any number of times, because no rank waits for another. In the file, the
+        value of a step is the mean over the ranks that logged a value.
 
         Raises ValueError for a name that no run file can hold, and TypeError for a value that is not one number.
         """
@@ -225,7 +226,7 @@ class LoopRun:
         """Raise KeyboardInterrupt in the block after Ctrl-C or SIGTERM. With several ranks, first save the
         measurements.
 
-        If the script has set its own handler for one of these signals, no handler is replaced.
+        If the script has set its own handler for Ctrl-C or SIGTERM, no handler is replaced.
         """
         defaults = (signal.SIG_DFL, signal.default_int_handler)
         before = {number: signal.getsignal(number) for number in REASONS}
@@ -284,7 +285,8 @@ class LoopRun:
         self._go_on(before)
 
     def _go_on(self, before: LoopMeasurements):
-        """Continue from ``before``, the measurements of an earlier recording; they are all zero for a new recording."""
+        """Continue from ``before``, the measurements of an earlier recording. For a new recording, ``before`` has only
+        zeros."""
         self._before, self._rows = before, dict(before.rows)
         self._progress = LoopProgress(list(before.progress))
         for logger in self.loggers if before.rows else ():

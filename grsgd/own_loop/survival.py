@@ -32,8 +32,8 @@ from grsgd.training.survival import recovery_from_deaths
 class SurvivingLoop(Loop):
     """Calls of an algorithm's hooks in a loop that goes on after the death of a process.
 
-    The loop has the attributes that a recovery (`grsgd.training.surviving`) needs of a trainer. Its progress counts
-    iterations, not samples.
+    The loop has the attributes that a recovery (`grsgd.training.surviving`) needs of a trainer. The loop's progress
+    counts iterations, not samples.
 
     Parameters
     ----------
@@ -363,7 +363,8 @@ class SurvivingLoop(Loop):
     # ---- the end
 
     def finish(self):
-        """Make the models of all living ranks equal, after the last iteration. All living ranks must call this."""
+        """Make the models of all living ranks equal, after the last iteration. All living ranks must call this
+        method."""
         self._pack()
         self._has_ended = True
         run(self, self.recovery.train())

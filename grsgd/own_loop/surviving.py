@@ -83,7 +83,7 @@ def surviving(
 
 def lives_of(optimizer: DistributedOptimizer) -> Lives:
     """Return the communicators of the ranks of a script without spares. The script will then end without MPI_Finalize.
-    All ranks call this at once."""
+    All ranks call this function at once."""
     with within(optimizer.driver.timeout, "surviving(), to which all ranks must come"):
         lives = Lives(optimizer.transport.backend, optimizer.transport.backend.size, optimizer.driver.clock)
     ranks.guard()
