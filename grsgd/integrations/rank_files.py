@@ -33,7 +33,7 @@ def save(folder: str | os.PathLike, average: AverageInPlace, algorithm: str) -> 
     kept = {"algorithm": algorithm, "ranks": world().size, "optimizers": states}
     path = path_of(folder)
     path.parent.mkdir(parents=True, exist_ok=True)
-    torch.save(kept | {"tensors": [tensor.detach().cpu().clone() for tensor in tensors]}, path)  # no whole arrays
+    torch.save(kept | {"tensors": [tensor.detach().cpu().clone() for tensor in tensors]}, path)  # no views
     collective.barrier("writing a checkpoint")
     return plain
 

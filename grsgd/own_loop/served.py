@@ -87,7 +87,8 @@ class ServedOptimizer(DistributedOptimizer):
 
     @property
     def _has_rested(self) -> bool:
-        """Whether training has begun before, and `rest` was called since the last step."""
+        """Whether the algorithm has started, but its background activities are at rest, as after `rest` or
+        `load_state_dict`."""
         return self.loop.lifecycle.has_started and not self.loop.lifecycle.has_begun
 
     def _tell_settings(self):
@@ -205,7 +206,7 @@ def twin_of(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     """Return an optimizer of the same class, parameters and settings as ``optimizer``. The new optimizer has its own
     parameter groups, and no state."""
     twin = object.__new__(type(optimizer))
-    vars(twin).update({name: value for name, value in vars(optimizer).items() if name != "step"})  # from a scheduler
+    vars(twin).update({name: value for name, value in vars(optimizer).items() if name != "step"})  # a scheduler's step()
     twin.param_groups = [group | {"params": list(group["params"])} for group in optimizer.param_groups]
     twin.state = defaultdict(dict)
     return twin

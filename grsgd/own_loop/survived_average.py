@@ -163,6 +163,6 @@ CALLS_PER_ITERATION = 2.0**20
 
 
 def call_number(iteration: int, call: int) -> float:
-    """Return the number of the call ``call`` (counted from 0) of `averaged_model` in the iteration ``iteration`` of a
-    loop."""
+    """Return the number of the call ``call`` (counted from 1) of `averaged_model` in the iteration ``iteration``
+    (counted from 0) of a loop."""
     return math.fsum((iteration + 1, call / CALLS_PER_ITERATION))
