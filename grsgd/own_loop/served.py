@@ -206,7 +206,7 @@ def twin_of(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     """Return an optimizer of the same class, parameters and settings as ``optimizer``. The new optimizer has its own
     parameter groups, and no state."""
     twin = object.__new__(type(optimizer))
-    vars(twin).update({name: value for name, value in vars(optimizer).items() if name != "step"})  # a scheduler's step()
+    vars(twin).update({name: value for name, value in vars(optimizer).items() if name != "step"})  # a scheduler's step
     twin.param_groups = [group | {"params": list(group["params"])} for group in optimizer.param_groups]
     twin.state = defaultdict(dict)
     return twin
