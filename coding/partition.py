@@ -13,8 +13,8 @@ def part(k: int, parts: int, length: int) -> tuple[int, int]:
 
 
 def sizes(length: int, parts: int) -> list[int]:
-    """Return the size of every part if ``length`` is divided into ``parts`` parts. The sizes are exact for any
-    length."""
+    """Return the size of every part if ``length`` is divided into ``parts`` parts. The sizes are computed with Python's
+    integers, so they are exact for any ``length``."""
     return [end - begin for begin, end in (part(k, parts, length) for k in range(parts))]
 
 

@@ -1,8 +1,9 @@
-"""Placements, which decide the blocks (parts) of a batch that each rank computes, if each block is computed by r ranks.
+"""Placements of blocks on ranks: a placement decides which blocks (parts of the batch) each rank computes, if r ranks
+compute each block.
 
-Source: Li, Xie, Mao, Xu, Zhu, Zhang 2021 (CSSGD), formulas (5), (6), (20)-(23), for the subset placement. The grouped
-placement is from this project. With the grouped placement ranks send the smallest possible number of bytes, provided
-that all ranks need the sum and compute equally much.
+Source: Li, Xie, Mao, Xu, Zhu, Zhang 2021 (CSSGD), formulas (5), (6), (20)-(23), for the subset placement.
+`GroupedPlacement` was designed in this project. With the grouped placement ranks send the smallest possible number of
+bytes, provided that all ranks need the sum and compute equally much.
 """
 
 from dataclasses import dataclass
@@ -50,8 +51,8 @@ def subset_numbers(members: np.ndarray, n: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class SubsetPlacement:
-    """Placement of the blocks of a batch on ranks 0..n-1, with one block for each subset of r ranks. Exactly the ranks
-    of a subset compute its block.
+    """Placement of the blocks of a batch on ranks 0..n-1, with one block for each subset of r ranks. Each block is
+    computed by the ranks of its subset, and by no other ranks.
 
     Blocks are numbered in the lexicographic order of their subsets. A rank holds C(n-1, r-1) of the C(n, r) blocks, so
     a rank computes r/n of the batch. `SubsetPlacement` raises PlacementError unless 1 <= r <= n.
@@ -126,10 +127,10 @@ class GroupedPlacement:
     """Placement with ranks 0..n-1 in q groups of consecutive ranks. All members of a group compute the same 1/q of the
     batch.
 
-    So a group has to send only one gradient, summed over the group's samples. The gradients of groups are sent in one
-    of two ways. In the way "direct", member k of m members multicasts part k of m parts of the group's gradient. In the
-    way "reduce-scatter", each member sends the chunks of which it is the `sender` to the ranks that own these chunks.
-    `GroupedPlacement` raises PlacementError unless 1 <= q <= n.
+    A group has to send only one gradient, summed over the group's samples. The gradients of groups are sent in one of
+    two ways. In the way "direct", member k of a group of m ranks multicasts part k of the m parts into which the
+    group's gradient is divided. In the way "reduce-scatter", each member sends the chunks of which it is the `sender`
+    to the ranks that own these chunks. `GroupedPlacement` raises PlacementError unless 1 <= q <= n.
     """
 
     n: int
@@ -166,6 +167,6 @@ class GroupedPlacement:
 
     def sender(self, group: int, owner: int) -> int:
         """Return the rank in ``group`` that sends the chunk of rank ``owner`` to ``owner`` in the way "reduce-scatter".
-        ``owner`` is in another group."""
+        ``owner`` must be a rank of another group than ``group``."""
         members = self.members(group)
         return members[owner % len(members)]

@@ -16,8 +16,8 @@ MEDIA = {
     "point-to-point": lambda cost: max(map(max, cost.copies, cost.received)),
     "shared-point-to-point": lambda cost: cost.per_receiver,
 }
-"""Functions by the name of the medium, which return the amount in a `Cost` that takes time, in units of M (the size of
-a gradient).
+"""Functions of a `Cost`, by the name of the network's medium. Each function returns the amount of data on which the
+time of sending depends, in units of M (the size of a gradient).
 
 ``shared``: the amount that all ranks together send. ``switch``: the amount at the busiest port of a switch that
 multicasts. ``point-to-point``: the amount at the busiest port of a switch if a packet is sent once per receiver.
