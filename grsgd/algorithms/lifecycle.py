@@ -19,13 +19,14 @@ class Lifecycle:
         self.has_started = self.has_begun = False
 
     def start(self):
-        """Start the algorithm, whose replica holds the first model; do nothing if the algorithm has already started."""
+        """Start the algorithm, whose replica holds the model at the beginning of the run; do nothing if the algorithm
+        has already started."""
         if not self.has_started:
             self.has_started = True
             yield from schedule_of(self.algorithm.start)
 
     def begin(self):
-        """Begin the algorithm's background activities, unless these activities have begun. If the algorithm has not
+        """Begin the algorithm's background activities, unless they have already begun. If the algorithm has not
         started, `begin` calls `start` first."""
         if not self.has_begun:
             self.has_begun = True

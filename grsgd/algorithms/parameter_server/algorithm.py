@@ -38,7 +38,7 @@ DROPPED_DESCRIPTION = "gradients of each worker that were dropped as too old; of
 
 
 class GradientOptions(FeedbackOptions, Options):
-    """Options that choose the ranks of the servers, the compression of gradients, and the weights of gradients."""
+    """Options for the ranks on which servers run, the compression of gradients, and the weights of gradients."""
 
     server: Literal["dedicated", "shared"] = Field(
         "dedicated", description="dedicated: the last ranks only serve; shared: the first ranks serve and train"
@@ -51,7 +51,7 @@ class GradientOptions(FeedbackOptions, Options):
 
 
 class LostWorkerOptions(Options):
-    """Options for lost workers: whether the run goes on, and the seconds of silence after which a worker is lost."""
+    """Options that decide when a silent worker counts as lost, and whether the run goes on without the worker."""
 
     on_lost_worker: Literal["stop", "evict"] = Field(
         "stop", description="stop: end the job when a worker is lost; evict: go on without the lost worker"
@@ -65,7 +65,7 @@ class LostWorkerOptions(Options):
 
 
 class ServerOptions(LostWorkerOptions, GradientOptions):
-    """Options of a parameter server that applies gradients, common to all strategies."""
+    """Options, common to all strategies, of a parameter server that applies gradients."""
 
     @property
     def strategy_class(self) -> type[Strategy]:
@@ -97,9 +97,9 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
                                                     w = w - eta/n * sum of weight * g;  V = V + 1
                                                     send w to the workers that are answered
 
-    The strategy bsp waits for all workers, and the strategy asp for no worker. The strategies ssp and dssp wait for
-    workers that are too far behind. The adaptive synchronous parallel strategy, adsp, treats workers by their state.
-    Only the abstract of the adsp paper is known, so the rules of adsp are inferred
+    With the strategy bsp the server waits for all workers, and with the strategy asp for no worker. The strategies ssp
+    and dssp wait for workers that are too far behind. The adaptive synchronous parallel strategy, adsp, treats workers
+    by their state. Only the abstract of the adsp paper is known, so the rules of adsp are inferred
     (docs/reference/algorithms/server.md). The strategy m_sync waits for the fastest m workers. The strategy rennala
     gathers B gradients of the same model, from any workers. The strategy ringmaster drops gradients that are R updates
     old.
