@@ -3,7 +3,7 @@ size of one gradient.
 
 In `Cost.once` a packet to several receivers counts once, as on a shared medium or with true multicast. In
 `Cost.per_receiver` a packet to several receivers counts once per receiver, as with unicast, trees and relays. The table
-has the costs of the schemes for n ranks and redundancy r, in units of M. C(n, r) is the binomial coefficient.
+below has the costs of the schemes for n ranks and redundancy r, in units of M. C(n, r) is the binomial coefficient.
 
 | scheme         | sent by a rank | received by a rank | once          | per receiver | source                    |
 |----------------|----------------|--------------------|---------------|--------------|---------------------------|
@@ -21,10 +21,10 @@ The source CSSGD is the paper by Li, Xie, Mao, Xu, Zhu, Zhang 2021. With ``per-b
 computed by one rank and sent in its own packet. With ``uncoded`` every block is computed by r ranks, each of which
 sends one of the block's r slices. With r = n each rank knows all blocks, so ``uncoded`` and ``coded`` send nothing. The
 schemes ``grouped-direct`` and ``grouped-rs`` were designed in this project. A grouped scheme divides n ranks into q
-groups, where q is n/r rounded up (r: redundancy). If the groups of a grouped scheme differ in size, the table has the
-mean cost over the ranks. With a single group (q = 1) the grouped schemes send nothing, because each rank computes the
-whole batch. With ``tolerant-s`` a step can end without the messages of s silent ranks, where s is less than the
-redundancy r. With ``tolerant-s`` each of n ranks needs the messages of n - s - 1 other ranks to end a step.
+groups, where q is n/r rounded up (r: redundancy). If the groups of a grouped scheme differ in size, the table of costs
+has the mean cost over the ranks. With a single group (q = 1) the grouped schemes send nothing, because each rank
+computes the whole batch. With ``tolerant-s`` a step can end without the messages of s silent ranks, where s is less
+than the redundancy r. With ``tolerant-s`` each of n ranks needs the messages of n - s - 1 other ranks to end a step.
 """
 
 from collections.abc import Callable
@@ -162,9 +162,9 @@ def grouped_direct(n: int, r: int, length: int) -> Cost:
 
 
 def grouped_rs(n: int, r: int, length: int) -> Cost:
-    """Return the cost in elements of the scheme in which every group sends each chunk to the rank that owns the chunk.
-    The owner of a chunk sums the chunk over all groups and multicasts the sum. If there is only one group of ranks,
-    nothing is sent."""
+    """Return the cost in elements of the scheme ``grouped-rs``, in which every group sends each chunk of its gradient
+    to the rank that owns the chunk. The owner of a chunk sums the chunk over all groups and multicasts the sum. If
+    there is only one group of ranks, nothing is sent."""
     placement = GroupedPlacement(n, number_of_groups(n, r))
     if placement.q == 1:
         return Cost((0,) * n, (0,) * n, (0,) * n, (0,) * n)

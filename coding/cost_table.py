@@ -14,7 +14,7 @@ COUNTINGS = {
     "per receiver": ("per_receiver", "per_receiver"),
     "the paper's: coded once, others per receiver": ("once", "per_receiver"),
 }
-"""Ways to count packets to several receivers. An entry has the name of the way, the property of `Cost` that counts the
+"""Ways to count packets to several receivers. Each entry has a name for tables, the property of `Cost` that counts the
 coded scheme, and the property of `Cost` that counts all other schemes.
 
 The third way is the comparison of formula (28) with formula (29) in Li, Xie, Mao, Xu, Zhu, Zhang 2021.
@@ -73,8 +73,8 @@ def comparison(n: int) -> list[list[str]]:
 
 
 def wins(other: str, n: int, ours: str, theirs: str) -> tuple[list[int], list[int]]:
-    """Return two lists of redundancies: with the first list's redundancies the coded scheme sends less than the scheme
-    ``other``, and with the second list's redundancies as much as ``other``.
+    """Return two lists of redundancies. With the redundancies in the first list, the coded scheme sends less than the
+    scheme ``other``. With the redundancies in the second list, the coded scheme sends as much as ``other``.
 
     ``ours`` is the name of the property of `Cost` (``once`` or ``per_receiver``) that counts the coded scheme, and
     ``theirs`` the name of the property that counts ``other``.

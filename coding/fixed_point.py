@@ -7,8 +7,8 @@ Zhu, Zhang 2021 (CSSGD). The program of the CSSGD paper's authors uses a range R
 about 21.5. The program of the CSSGD paper's authors rounds down, which shifts every value by half a step on average.
 
 A sum of B quantised values differs from the exact sum by at most B/2 steps. A sum of quantised values may be computed
-modulo 2^32, in any order, even if partial sums leave the range of int32. The final sum must lie in [-R, R], which is
-the range of int32, or be computed in int64 by `accumulate`. The function `wrap` counts the sums that do not fit into
+modulo 2^32, in any order, even if partial sums leave the range of int32. The final sum must lie in [-R, R], the range
+that int32 represents, or be computed in int64 by `accumulate`. The function `wrap` counts the sums that do not fit into
 int32.
 """
 
@@ -66,13 +66,13 @@ class FixedPoint:
     ``most`` are out of range. If ``most`` is smaller than the largest int32, sums of several converted numbers can stay
     in the range of int32.
 
-    All arrays of the methods are one-dimensional, of NumPy or CuPy, and of equal length. The methods write results into
-    arrays that the caller gives.
+    All arrays of the methods are one-dimensional, of NumPy or CuPy, and of equal length. The methods of `FixedPoint`
+    write results into arrays that the caller passes.
     """
 
     def __init__(self, limit: float = 10.0, most: int = TOP):
         if not (math.isfinite(limit) and limit > 0):
-            raise ValueError(f"range of {limit}: it must be positive and finite")
+            raise ValueError(f"range of {limit}: the range must be positive and finite")
         self.limit = float(limit)
         self.scale = TOP / self.limit
         self.step = self.limit / TOP

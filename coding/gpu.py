@@ -1,5 +1,5 @@
-"""Kernels (compiled loops) for CuPy arrays. Each function runs one fused GPU kernel. Each function has the name of a
-function of `coding.cpu`, whose docstring describes both functions."""
+"""Kernels (compiled loops) for CuPy arrays. Each function runs one fused GPU kernel. Each function computes the same as
+the function of the same name in `coding.cpu`, which has the docstring."""
 
 import functools
 import struct

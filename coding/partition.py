@@ -19,6 +19,6 @@ def sizes(length: int, parts: int) -> list[int]:
 
 
 def bounds(length: int, parts: int) -> np.ndarray:
-    """Return the bounds of all parts if ``length`` is divided into ``parts`` parts: int64 of shape [parts + 1]. Part k
-    reaches from element k of the result to element k + 1."""
+    """Return the bounds of all parts if ``length`` is divided into ``parts`` parts: int64 of shape [parts + 1]. If
+    ``bounds`` is the returned array, part k reaches from ``bounds[k]`` up to, but without, ``bounds[k + 1]``."""
     return np.arange(parts + 1, dtype=np.int64) * length // parts

@@ -16,7 +16,7 @@ import numpy as np
 from coding.partition import bounds, part
 
 MAX_TABLE_ENTRIES = 1 << 26
-"""Largest number of entries of a table of subsets of ranks. A placement with a larger table is an error."""
+"""Largest number of entries of a table of subsets of ranks. A larger table raises PlacementError."""
 
 
 class PlacementError(ValueError):
@@ -81,14 +81,15 @@ class SubsetPlacement:
     def samples(self, batch: int) -> np.ndarray:
         """Return the bounds of all blocks in a batch of ``batch`` samples: int64 of shape [C(n, r) + 1].
 
-        Block b has the samples from element b of the result up to, but without, element b + 1.
+        If ``bounds`` is the returned array, block b has the samples from ``bounds[b]`` up to, but without, ``bounds[b +
+        1]``.
         """
         return bounds(batch, comb(self.n, self.r))
 
 
 @lru_cache(maxsize=8)
 def subset_placement(n: int, r: int) -> SubsetPlacement:
-    """Return the subset placement for ``n`` ranks and redundancy ``r``. The last 8 results are cached."""
+    """Return the subset placement for ``n`` ranks and redundancy ``r``. The results of the last 8 calls are cached."""
     return SubsetPlacement(n, r)
 
 
@@ -151,7 +152,8 @@ class GroupedPlacement:
     def samples(self, batch: int) -> np.ndarray:
         """Return the bounds of the groups' samples in a batch of ``batch`` samples: int64 of shape [q + 1].
 
-        Group k computes the samples from element k of the result up to, but without, element k + 1.
+        If ``bounds`` is the returned array, group k computes the samples from ``bounds[k]`` up to, but without,
+        ``bounds[k + 1]``.
         """
         return bounds(batch, self.q)
 

@@ -47,8 +47,8 @@ class Packet(NamedTuple):
 
     @property
     def order(self) -> tuple:
-        """Return the key by which all ranks sort packets. The key is pseudo-random, so that the packets under way at a
-        time have different senders and receivers."""
+        """Return the key by which all ranks sort packets. The key is pseudo-random, so that packets that are under way
+        at the same time have different senders and receivers."""
         identity = self.group, self.sender, self.number
         return crc32(repr(identity).encode()), identity
 
@@ -111,12 +111,12 @@ def packet(number: int, group: list[int], blocks: list[int], k: int) -> Packet:
 
 class PaperPlan:
     """Plan by Algorithm 3 as written in the CSSGD paper, in which a rank tries all combinations of r of its blocks. A
-    rank sends a packet for each combination of its blocks of which some other rank lacks exactly one block. All packets
-    of `GroupPlan` are among the packets of `PaperPlan`. With r = 2, or with n = r+1, Algorithm 3 sends only the packets
-    of `GroupPlan`. For r >= 3 and n >= r+2 most packets of Algorithm 3 are repeats that bring no rank anything new.
-    With r = 3, Algorithm 3 sends 4 times as many packets as `GroupPlan` on n = 5 ranks, 10 times on 6 ranks, and 19
-    times on 7 ranks. With r = 4 and n = 6, Algorithm 3 sends 39 times as many packets as `GroupPlan`. For r = 1 a rank
-    multicasts its block to all other ranks with one packet.
+    rank sends a packet for each combination of r of its blocks if some other rank lacks exactly one block of the
+    combination. All packets of `GroupPlan` are among the packets of `PaperPlan`. With r = 2, or with n = r+1, Algorithm
+    3 sends only the packets of `GroupPlan`. For r >= 3 and n >= r+2 most packets of Algorithm 3 are repeats that bring
+    no rank anything new. With r = 3, Algorithm 3 sends 4 times as many packets as `GroupPlan` on n = 5 ranks, 10 times
+    on 6 ranks, and 19 times on 7 ranks. With r = 4 and n = 6, Algorithm 3 sends 39 times as many packets as
+    `GroupPlan`. For r = 1 a rank multicasts its block to all other ranks with one packet.
     """
 
     def __init__(self, placement: SubsetPlacement):
@@ -153,7 +153,7 @@ ENUMERATIONS = {"groups": GroupPlan, "paper": PaperPlan}
 @lru_cache(maxsize=8)
 def packet_plan(n: int, r: int, enumeration: str = "groups") -> GroupPlan | PaperPlan:
     """Return the plan of packets for ``n`` ranks and redundancy ``r``. ``enumeration`` is the key of the plan's class
-    in `ENUMERATIONS`. The last 8 results are cached.
+    in `ENUMERATIONS`. The results of the last 8 calls are cached.
 
     Raises PlacementError unless 1 <= r <= n, or if the plan has too many groups of ranks to fit into memory.
     """

@@ -22,10 +22,10 @@ class Computing(NamedTuple):
     """Measured seconds that each rank takes to compute one block, without redundancy. The seconds are measured in steps
     that all ranks begin together.
 
-    ``gradients``: seconds of shape [steps, ranks]. ``per_block``: seconds of shape [ranks], the fixed time of a block,
-    independent of its number of samples. ``slowdown``: factor of shape [ranks] by which each rank computes slower in
-    the run than in the measurement. ``delays``: seconds by which steps of the run are prolonged in addition to the
-    computation, of shape [any number of steps, ranks].
+    ``gradients``: seconds that each rank takes for the gradient of a block, of shape [steps, ranks]. ``per_block``: the
+    part of each rank's seconds per block that does not depend on the number of samples, of shape [ranks]. ``slowdown``:
+    factor of shape [ranks] by which each rank computes slower in the run than in the measurement. ``delays``: seconds
+    by which steps of the run are prolonged in addition to the computation, of shape [any number of steps, ranks].
     """
 
     gradients: np.ndarray
@@ -42,12 +42,12 @@ class Toll(NamedTuple):
 
     @classmethod
     def of(cls, one: float, all_others: float, n: int) -> "Toll":
-        """Return the `Toll` (seconds per sending, and seconds per receiver) that agrees with two measured times of
+        """Return the `Toll` (seconds per sending, and seconds per receiver) that follows from two measured times of
         sending, in a run with ``n`` ranks.
 
         ``one``: seconds of sending to one receiver. ``all_others``: seconds of sending to all n - 1 other ranks. On a
-        switch ``all_others`` is n - 1 times ``one``; on a network with multicast ``all_others`` equals ``one``. In the
-        returned `Toll` neither ``once`` nor ``each`` is negative.
+        switch ``all_others`` is n - 1 times ``one``; on a network with multicast ``all_others`` equals ``one``. Both
+        attributes of the returned `Toll` are at least 0.
         """
         if n < 3:
             return cls(all_others, 0.0)
@@ -104,9 +104,9 @@ def own_blocks(scheme: str, n: int, r: int) -> int:
 def computing_seconds(scheme: str, n: int, r: int, measured: Computing) -> tuple[float, float]:
     """Return the seconds that a rank computes per step, on average, and the seconds of the slowest rank.
 
-    Each of the two returned times is a mean over the delays, and a median over the measured steps. So a single
-    prolonged step has little influence on the two times. With redundancy r, the wait for a slow rank is r times as
-    long.
+    Each of the two returned times is a mean over the delays, and a median over the measured steps. A single prolonged
+    step has little influence on the returned times, because they are medians over the steps. With redundancy r, the
+    wait for a slow rank is r times as long.
     """
     times, blocks = float(redundancy(scheme, n, r)), own_blocks(scheme, n, r)
     samples = np.maximum(measured.gradients - measured.per_block, 0)

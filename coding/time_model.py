@@ -60,8 +60,8 @@ def least_step_seconds(seconds: Sequence[float], silent: int = 0) -> float:
 def mean_step_seconds(steps: Sequence[Sequence[float]], r: int = 1, silent: int = 0) -> float:
     """Return the mean of `least_step_seconds` over ``steps``.
 
-    ``steps[k][i]``: seconds that rank i takes for step k without redundancy. With redundancy r rank i takes r times as
-    long. Late ranks begin the next step later than other ranks, so real steps may take longer than the returned
-    seconds.
+    ``steps[k][i]``: seconds that rank i takes for step k without redundancy. With redundancy r, rank i takes r times as
+    long for a step. Late ranks begin the next step later than other ranks, so real steps may take longer than the
+    returned seconds.
     """
     return fmean(least_step_seconds([r * each for each in seconds], silent) for seconds in steps)

@@ -1,11 +1,12 @@
 """Codes by which n ranks compute the sum of all blocks' gradients although some of the ranks are silent.
 
-The r ranks q, q + 1, ... q + r - 1 (modulo n) compute block q, and s of all ranks may be silent. A rank sends one
-message, which has 1/m of the length of a gradient, with m = r - s. The messages of any n - s ranks determine the sum of
-all blocks' gradients. For m = 1 the code is a gradient code by cyclic repetition (Tandon, Lei, Dimakis, Karampatziakis
-2017). For m > 1 the code tolerates fewer silent ranks, and its messages are shorter (Ye, Abbe 2018, who show that r >=
-s + m is necessary). The papers of Tandon et al. and of Ye and Abbe compute with real numbers. In this module all
-arithmetic is modulo a prime (`coding.prime_field`), so the decoded sum is exact for messages of any n - s ranks.
+The r ranks q, q + 1, ... q + r - 1 (modulo n) compute block q, and up to s of the n ranks may be silent (send no
+message). A rank sends one message, which has 1/m of the length of a gradient, with m = r - s. The messages of any n - s
+ranks determine the sum of all blocks' gradients. For m = 1 the code is a gradient code by cyclic repetition (Tandon,
+Lei, Dimakis, Karampatziakis 2017). For m > 1 the code tolerates fewer silent ranks, and its messages are shorter (Ye,
+Abbe 2018, who show that r >= s + m is necessary). The papers of Tandon et al. and of Ye and Abbe compute with real
+numbers. In this module all arithmetic is modulo a prime (`coding.prime_field`), so the decoded sum is exact for
+messages of any n - s ranks.
 
 The code is constructed as follows. The gradient G_q of block q is divided into m parts, which are the rows of a matrix.
 V is the matrix of the powers V[l, i] = (i + 1)^l, l < n - s. Each block q has a matrix Z_q of shape [n - s, m]. The
@@ -98,5 +99,6 @@ def centred_array(rows: list[list[int]], width: int) -> np.ndarray:
 
 @lru_cache(maxsize=8)
 def tolerant_code(n: int, r: int, silent: int) -> TolerantCode:
-    """Return the code for n ranks, redundancy r and ``silent`` silent ranks. The last 8 results are cached."""
+    """Return the code for n ranks, redundancy r and ``silent`` silent ranks. The results of the last 8 calls are
+    cached."""
     return TolerantCode(n, r, silent)

@@ -2,10 +2,10 @@
 changed enough.
 
 The adaptive trigger, `AdaptiveTrigger`, is from Ho, Wu, Liu 2018, "Adaptive communication for distributed deep learning
-on commodity GPU cluster". Only the abstract of the paper by Ho, Wu and Liu was available. According to the abstract of
-Ho, Wu and Liu, a worker exchanges models when its own model has changed enough. The measure of the model's change, the
-threshold and everything else in the module `adaptive` are inferred. The triggers send no messages: they only decide
-when the algorithm sends messages.
+on commodity GPU cluster". The module `adaptive` is based on the abstract of the paper by Ho, Wu and Liu, because the
+full text was not available. According to the abstract of Ho, Wu and Liu, a worker exchanges models when its own model
+has changed enough. The measure of the model's change, the threshold and everything else in the module `adaptive` are
+inferred. The triggers send no messages: they only decide when the algorithm sends messages.
 """
 
 from __future__ import annotations
@@ -143,15 +143,15 @@ class AdaptiveTrigger:
     was after step k_begun. With metric ``layerwise``, each layer of the model has its own delta, k_last and r (the
     layer after its last exchange).
 
-    With threshold = "auto" the threshold moves so that exchanges are due at about ``target_rate`` (exchanges per step).
+    With threshold = "auto" the threshold is adjusted so that a rank begins about ``target_rate`` exchanges per step.
     The automatic threshold is multiplied by 1.05 after each exchange that this rank begins, and by 0.95 after every
-    1/target_rate steps without an exchange. The longer no exchange has been due, the smaller is the factor by which the
-    automatic threshold is lowered. The model changes fast at the start of training, so the first threshold is high and
-    must fall later. With a constant factor 0.95, thousands of steps would pass before the automatic threshold is low
-    enough. The first automatic threshold is measured, so that even a short run has about ``target_rate`` exchanges per
-    step. With an automatic threshold, a rank's first exchange comes after 1/target_rate steps. The change of the model
-    at this rank's first exchange (the median over layers) becomes the first automatic threshold. Until this rank has
-    begun its first exchange, r is the model at the beginning of training, even after exchanges that other ranks began.
+    1/target_rate steps without an exchange. The longer no exchange has been due, the faster the automatic threshold is
+    lowered. The model changes fast at the start of training, so the first threshold is high and must fall later. With a
+    constant factor 0.95, thousands of steps would pass before the automatic threshold is low enough. The first
+    automatic threshold is measured, so that even a short run has about ``target_rate`` exchanges per step. With an
+    automatic threshold, a rank's first exchange comes after 1/target_rate steps. The change of the model at this rank's
+    first exchange (the median over layers) becomes the first automatic threshold. Until this rank has begun its first
+    exchange, r is the model at the beginning of training, even after exchanges that other ranks began.
 
     Parameters
     ----------

@@ -86,7 +86,7 @@ def rounds_again(seconds: float) -> int:
 def time_in_turns(actions: dict, rounds: int, comm: Communicator, driver):
     """Generator, called on all ranks at once, that returns the median seconds of each action in ``actions`` over
     ``rounds`` rounds. Each action runs twice per round, and only the time of its second run counts as measured. The
-    first of the two runs removes the influence of the previous action on the measured time."""
+    first of the two runs of an action removes the influence of the previous action on the measured time."""
     taken = {name: [] for name in actions}
     for _ in range(rounds):
         for name, action in actions.items():

@@ -230,9 +230,9 @@ class Algorithm:
 
     @classmethod
     def arrays_in_32_bits(cls, options: Options, ranks: int) -> tuple[float, float]:
-        """Return two numbers of arrays whose elements have 4 bytes even if the model is of bfloat16. The first of the
-        two numbers counts arrays that `arrays_held` includes. The second of the two numbers counts arrays that the
-        algorithm holds only for models of bfloat16."""
+        """Return two numbers of arrays whose elements have 4 bytes even if the model is of bfloat16. The first returned
+        number counts arrays of 4 bytes per element that `arrays_held` includes. The second returned number counts
+        arrays of 4 bytes per element that the algorithm holds only for models of bfloat16."""
         return 0, 0
 
     @classmethod

@@ -51,9 +51,9 @@ class CentralAlgorithm(Algorithm, name=None):
 
     @property
     def bound_gradients(self) -> int | None:
-        """Number of gradients per update of the central model, for the least possible time of a run. Reports compare
-        the run's time with the least possible time of ``bound_gradients`` gradients per update. If ``bound_gradients``
-        is None, reports have no least possible time."""
+        """Number of gradients per update of the central model, from which reports compute the least possible time of a
+        run. Reports compare the run's time with the least possible time of a run whose updates need ``bound_gradients``
+        gradients each. If ``bound_gradients`` is None, reports have no least possible time."""
         return None
 
     def rest(self):

@@ -132,7 +132,7 @@ class CSSGD(Summing, name="cssgd"):
         if options.scheme == "coded" and options.r != "auto":
             packet_plan(ranks, options.r, options.enumeration)  # packet_plan raises an error if the plan is too large
         elif options.scheme == "uncoded" and options.r != "auto":
-            subset_placement(ranks, options.r).holders  # noqa: B018  refuses too large a table
+            subset_placement(ranks, options.r).holders  # noqa: B018  raises an error if the table is too large
 
     @classmethod
     def traits_of(cls, options):

@@ -307,7 +307,7 @@ class Decoupled(ParameterServer, name="decoupled"):
 
     @classmethod
     def arrays_in_32_bits(cls, options, ranks):
-        return ranks, 1  # float32: the momentum and a late change per worker; in addition the model in float32
+        return ranks, 1  # of arrays_held, the momentum and the late changes; in addition, the model in float32
 
     @property
     def bound_gradients(self):
@@ -344,8 +344,8 @@ class Decoupled(ParameterServer, name="decoupled"):
         return super().stuck(absent)
 
     def serve(self):
-        """Serve like `ParameterServer.serve`. Because H steps of a worker may take longer than the driver's timeout,
-        each wait ends after half of the driver's timeout."""
+        """Serve the workers as `ParameterServer.serve` does, but with shorter waits. Because H steps of a worker may
+        take longer than the driver's timeout, each wait ends after half of the driver's timeout."""
         pushes, end = self.server.pushes, self.driver.clock() + self.driver.timeout / 2
         yield Until(
             lambda: self.server.is_done() or self.server.pushes > pushes or self.driver.clock() > end,

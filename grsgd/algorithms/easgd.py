@@ -67,8 +67,8 @@ class EASGD(TriggeredAlgorithm, name="easgd"):
 
     An exchange subtracts d from a model and adds d to the centre, so only gradients change ``c + sum x``. (In the EASGD
     paper a rank makes the exchange between the computation of its gradient and the update.) The final model of the run
-    is c. The snapshot of rank 0 contains the centre c. The snapshots of all ranks except rank 0 contain the ranks' own
-    models, and have weight 0 in the average of all snapshots.
+    is the centre c. The snapshot of rank 0 contains the centre c. The snapshots of all ranks except rank 0 contain the
+    ranks' own models, and have weight 0 in the average of all snapshots.
 
     With momentum = 0.99 and nesterov = true in the optimizer, `EASGD` is the EAMSGD of the EASGD paper. The optimizers'
     momentum is not exchanged. Ho, Wu, Liu 2018 mention an adaptive form of EASGD as well as of gossip; the details of
@@ -150,7 +150,7 @@ class EASGD(TriggeredAlgorithm, name="easgd"):
         self.staleness[0] += self.comm.size - 1
 
     def exchange_here(self, mask: np.ndarray):
-        """Exchange the model of this rank, which holds the centre, with the centre, without messages."""
+        """Exchange this rank's own model with the centre, which this rank holds, so that no messages are needed."""
         with self.lock:
             for packed, part in self.slices.selected(mask):
                 x, c, d = self.x.tensor[part], self.c.tensor[part], self.d.tensor[packed]

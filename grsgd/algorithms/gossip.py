@@ -58,8 +58,8 @@ class Gossip(TriggeredAlgorithm, OnTopology, name="gossip"):
     + (y - s)/2``. If the answering rank's model x is still the sent model s, the new x is the average of s and y. If
     the answering rank has taken steps after it sent its model s, its model x keeps the changes by these steps. So
     exchanges in mode pair keep the sum of all models. No rank refuses a request, and ranks never wait for each other in
-    a circle. A rank that has sent a request waits until its partner has answered the requests that arrived earlier. The
-    answering of requests waits only for messages under way, and never for a step.
+    a circle. A rank that has sent a request waits until its partner has answered the requests that arrived earlier. To
+    answer a request, a rank waits only for messages under way, and never for the end of a step.
 
     With ``compression`` the models in messages are rounded. Exchanges in mode pair still keep the sum of all models,
     because both ranks set ``x = x + (x_j - s)/2`` with the rounded models x_j (received) and s (sent).
@@ -125,7 +125,7 @@ class Gossip(TriggeredAlgorithm, OnTopology, name="gossip"):
         if self.comm.size > 1:
             self.server = self.driver.start(self.serve())
 
-    # ---- the trainer
+    # ---- methods that the training loop runs
 
     def step(self):
         with self.lock:
@@ -223,7 +223,7 @@ class Gossip(TriggeredAlgorithm, OnTopology, name="gossip"):
         if self.has_ended and rank not in self.comm.lost:
             self.send_request(self.last_request, rank)
 
-    # ---- the background
+    # ---- methods of the background task
 
     def serve(self):
         """Generator, run in the background, that answers other ranks' requests and receives their models until all

@@ -11,7 +11,8 @@ def schedule_of(hook: Callable):
     """Generator that calls ``hook``, and runs the generator that ``hook`` may return. Returns the result of the hook's
     generator, or None if ``hook`` returns None.
 
-    Raises ConfigError if ``hook`` returned an object for which ``hook`` should wait by yielding the object.
+    Raises ConfigError if ``hook`` returned an object that ``hook`` should have yielded, in order to wait for the
+    object.
     """
     schedule = hook()
     if schedule is None:

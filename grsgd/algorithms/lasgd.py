@@ -77,11 +77,11 @@ class LASGD(ByAllreduce, name="lasgd"):
                        x = x + (a - s)
 
     The model x becomes the average of all models plus the changes by the steps that this rank has taken during the
-    all-reduce. Only gradients change the mean of all models. If an average arrives late, only the moment is delayed
-    when the ranks' models come closer together. With merge = ``overwrite``, the average replaces x, and the steps taken
-    during the all-reduce are lost. With merge = ``cocod`` (CoCoD-SGD), a rank merges the average exactly Hmin steps
-    after its snapshot s, and waits if the average has not arrived. With merge = ``anchor`` (Overlap-Local-SGD), x is
-    pulled towards an anchor z at each snapshot, and z is moved to the average with slow momentum.
+    all-reduce. Only gradients change the mean of all models. An average that arrives late only delays the moment at
+    which the ranks' models come closer together. With merge = ``overwrite``, the average replaces x, and the steps
+    taken during the all-reduce are lost. With merge = ``cocod`` (CoCoD-SGD), a rank merges the average exactly Hmin
+    steps after its snapshot s, and waits if the average has not arrived. With merge = ``anchor`` (Overlap-Local-SGD), x
+    is pulled towards an anchor z at each snapshot, and z is moved to the average with slow momentum.
 
     An all-reduce ends when the last rank has taken part. A slow rank takes part in an all-reduce in the background of
     its own training. The training of other ranks never waits for a slow rank; only the all-reduces wait for the slow
@@ -138,7 +138,7 @@ class LASGD(ByAllreduce, name="lasgd"):
         is_overwritten = self.options.merge == "overwrite"
         return sum(flight * count for flight, count in self.staleness.items()) if is_overwritten else 0
 
-    # ---- the trainer
+    # ---- methods that the training loop runs
 
     def start(self):
         if self.options.merge == "anchor":
@@ -210,7 +210,7 @@ class LASGD(ByAllreduce, name="lasgd"):
         if self.comm.size > 1:
             yield self.averaging
 
-    # ---- the communicator
+    # ---- methods of the communicator, the background task
 
     def communicate(self):
         """Generator, run in the background, that averages all models in rounds until all ranks have ended their

@@ -42,9 +42,10 @@ class NoLoCo(Algorithm, name="noloco"):
     All ranks draw the same pairs of ranks for a round, from the run's seed and the number of the round. If the number
     of ranks is odd, one rank has no partner and uses only its own d and x_prev in the outer step.
 
-    Each rank sends only one combination of its x and x_prev to its partner, which is M/H bytes per step (M: bytes of
-    the model). The mean of all ranks' x_prev changes as if the models of all ranks were averaged. The inner optimizer's
-    state and the model's buffers are not exchanged. Every H steps a rank waits for its partner, but for no other rank.
+    Each rank sends its partner only one array, a combination of x and x_prev: M/H bytes per step on average (M: bytes
+    of the model). The mean of all ranks' x_prev changes as if the models of all ranks were averaged. The inner
+    optimizer's state and the model's buffers are not exchanged. Every H steps a rank waits for its partner, but for no
+    other rank.
     """
 
     paper = (

@@ -18,8 +18,8 @@ FIRST_ELEMENTS, MAX_ELEMENTS = 4096, 1 << 20
 LONG_SECONDS = 0.05
 """Least number of seconds that a packet must take before the trial measures the time per byte with the packet."""
 LOOKS = 3
-"""Number of repeats in which a packet must take at least `LONG_SECONDS`. One repeat is not enough, because other work
-on the machine may delay a packet."""
+"""Number of repeats in which a packet must take at least `LONG_SECONDS`. One repeat of the measurement is not enough,
+because other work on the machine may delay a packet."""
 MAX_PACKETS = 16
 """Largest number of short packets that each rank sends at once. With many ranks each rank sends fewer short packets at
 once, but at least 2, because at most MAX_PACKETS_IN_FLIGHT packets of a step may be under way."""
@@ -27,8 +27,8 @@ once, but at least 2, because at most MAX_PACKETS_IN_FLIGHT packets of a step ma
 
 class PacketTrial:
     """Measurement, on one rank, of the seconds that packets take. The trial measures packets to one receiver, and
-    packets to all other ranks. The seconds of packets to any other number of receivers are interpolated between these
-    two measurements.
+    packets to all other ranks. The seconds of packets to any other number of receivers are interpolated between the two
+    measured numbers of receivers.
 
     Parameters
     ----------
@@ -85,8 +85,8 @@ class PacketTrial:
         return size, (yield from self.time(packets, size))
 
     def packets(self, receivers: int, each: int = 1, senders=None) -> list[Packet]:
-        """Return the packets that this rank sends or receives, in an order that is the same on all ranks. Each of
-        ``senders``, by default all ranks, sends ``each`` packets to the next ``receivers`` ranks."""
+        """Return the packets that this rank sends or receives, in an order that is the same on all ranks. Each rank in
+        ``senders`` (by default all ranks) sends ``each`` packets to the next ``receivers`` ranks after the sender."""
         n = self.comm.size
         found = []
         for sender in range(n) if senders is None else senders:

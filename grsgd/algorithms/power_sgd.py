@@ -28,7 +28,7 @@ class PowerSGD:
     In each training step PowerSGD makes one iteration of the power method, which begins with the matrix Q of the
     previous step. A gradient with more than two dimensions is treated as a matrix: the first dimension gives the rows,
     and all further dimensions together give the columns. A gradient is sent uncompressed if it has fewer than two
-    dimensions, or if the matrices P and Q would not have fewer elements.
+    dimensions, or if its matrices P and Q together would have at least as many elements as the gradient.
 
     All ranks compute the matrix P from the same all-reduced sum. So the models of all ranks are equal bit for bit if
     all ranks run on the same model of processor, which rounds in the same way.

@@ -24,8 +24,8 @@ from grsgd.comm.coded.multicast import Unicast
 from grsgd.comm.pollables import Compute
 
 MAX_PACKETS = 10_000
-"""Largest number of packets per step that a rank may send. Redundancies that need more packets per rank and step are
-not considered."""
+"""Largest number of packets per step that a rank may send. Redundancies that need more than `MAX_PACKETS` packets per
+rank and step are not considered."""
 SMALL_SHARE, SMALL_SAMPLES = 1 / 8, 2
 """Size of the small block with which the trial measures the fixed time per block: `SMALL_SHARE` of a rank's samples,
 but at least `SMALL_SAMPLES` samples."""
@@ -55,7 +55,7 @@ def measure(scheme: str, allowed: list[int], transport: Unicast, driver, load: L
     is equal on all ranks.
 
     ``transport`` must be of the same class as the run's transport, and its method `open` must not have been called.
-    ``length`` is the number of elements of a gradient. ``empty`` makes an array.
+    ``length`` is the number of elements of a gradient. ``empty(size, dtype)`` returns a new array of ``size`` elements.
     """
     computing = yield from measure_computing(transport.comm, driver, load)
     codec = {}

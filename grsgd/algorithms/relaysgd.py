@@ -29,11 +29,11 @@ class RelaySGD(Algorithm, name="relaysgd"):
         to each neighbour j:  m_ij = x' + sum of m_ki of the other neighbours k, of the last step
         x = (x' + sum_j m_ji) / (1 + sum_j c_ji)                  # c: how many models are in m
 
-    So the new x is the mean of the x' of all ranks. In this mean the x' of a rank's neighbours are of the current step,
-    and an x' from a distance of d hops is d - 1 steps old. With RelaySGD all ranks reach the same optimum even if the
-    ranks' data differ. A rank sends M (the bytes of the model) to each neighbour per step, after the rank has computed
-    its gradient. On average over all ranks, a rank sends 2(n-1)/n M per step (n: number of ranks, M: bytes of the
-    model). In each step a rank waits for its slowest neighbour.
+    The new model x of a rank is the mean of the models x' of all ranks. In the mean of all x', the x' of a neighbour is
+    of the current step, and the x' from a distance of d hops is d - 1 steps old. With RelaySGD all ranks reach the same
+    optimum even if the ranks' data differ. A rank sends M (the bytes of the model) to each neighbour per step, after
+    the rank has computed its gradient. On average over all ranks, a rank sends 2(n-1)/n M per step (n: number of ranks,
+    M: bytes of the model). In each step a rank waits for its slowest neighbour.
     """
 
     paper = "Vogels, He, Koloskova, Lin, Karimireddy, Stich, Jaggi 2021, RelaySum for decentralized deep learning"
@@ -92,7 +92,7 @@ def neighbours(tree: str, rank: int, n: int) -> list[int]:
 def within_hops(tree: str, rank: int, neighbour: int, n: int) -> list[int]:
     """Return, for h = 0, 1, ..., the number of ranks beyond the edge from ``rank`` to ``neighbour`` that are at most h
     hops from ``neighbour``. The rank ``neighbour`` itself is counted, with h = 0. The last of the returned numbers
-    counts all ranks beyond the edge."""
+    counts all ranks beyond the edge from ``rank`` to ``neighbour``."""
     found, edge, counts = {rank, neighbour}, [neighbour], []
     while edge:
         counts.append(len(found) - 1)

@@ -171,4 +171,4 @@ class RingAllreduce(GradientAlgorithm, ByAllreduce, name="ring_allreduce"):
         return self.power_sgd is not None or self.compressed is not None
 
     def average(self):
-        yield from average_buffers(self.uncounted_comm, self.replica)  # all ranks have equal parameters
+        yield from average_buffers(self.uncounted_comm, self.replica)  # all ranks already have equal parameters

@@ -79,7 +79,7 @@ class SummingOptions(Options):
         if given and self.transport not in (IP_MULTICAST, AUTO):
             raise ValueError(f"{given} with transport = {self.transport!r}: needs transport = 'ip-multicast' or 'auto'")
         if self.burst is not None and not self.loss:
-            raise ValueError(f"burst = {self.burst:g} without loss: give both, or none")
+            raise ValueError(f"burst = {self.burst:g} without loss: give both options, or neither")
         return self
 
     def settings(self, seed: int) -> Settings:
@@ -105,7 +105,7 @@ class Summing(CommonBatchAlgorithm, name=None):
 
     @classmethod
     def arrays_in_32_bits(cls, options, ranks):
-        return cls.arrays_held(options, ranks), 1  # the gradient in float32
+        return cls.arrays_held(options, ranks), 1  # one more array: the gradient in float32
 
     def __init__(self, options, replica, optimizer, context):
         super().__init__(options, replica, optimizer, context)
@@ -221,7 +221,7 @@ class Summing(CommonBatchAlgorithm, name=None):
             self.uncounted_comm = self.uncounted_comm.subset(sorted(set(range(self.comm.size)) - self.lost))
 
     def average(self):
-        yield from average_buffers(self.uncounted_comm, self.replica)  # all ranks have equal parameters
+        yield from average_buffers(self.uncounted_comm, self.replica)  # all ranks already have equal parameters
 
     def warnings(self):
         silent = ranks_in_words(sorted(self.lost))

@@ -1,7 +1,7 @@
 """Division of a host's cores among the ranks on the host, and binding of each rank to its cores.
 
 If several ranks of a host may run on exactly the same cores, they divide these cores among themselves. If a launcher
-has given each rank its own cores, no cores are divided.
+has given each rank its own cores, the ranks keep these cores.
 """
 
 import os
@@ -152,7 +152,8 @@ def by_node(units: Sequence[frozenset[int]], system: Mapping[int, frozenset[int]
 
 def fitting(of_node: Mapping[int, Sequence[frozenset[int]]], ranks: int) -> list[int]:
     """Return one NUMA node for each of ``ranks`` ranks, so that all ranks get equally many cores and no rank gets cores
-    of two nodes. Return an empty list if the cores cannot be divided among the ranks in this way."""
+    of two nodes. Return an empty list if no division of the cores gives all ranks equally many cores of one node
+    each."""
     size = sum(map(len, of_node.values())) // ranks
     slots = [node for node, units in of_node.items() for _ in range(len(units) // size)]
     return slots[:ranks] if len(slots) >= ranks else []

@@ -68,7 +68,7 @@ class AlgorithmTests:
     """Whether a step of an algorithm with ``mixing_matrix`` is X <- W X - rate G, with the gradients G at the models
     before the mixing. If ``mixes_first`` is False, a step is X <- W (X - rate G)."""
 
-    # ---- in simulated time
+    # ---- tests in simulated time
 
     def test_all_steps_are_taken_and_nothing_is_left(self):
         for n in self.ranks:
@@ -154,7 +154,7 @@ class AlgorithmTests:
             for trained, timed in zip(one.trainers, other.trainers, strict=True):
                 assert (trained.comm.traffic.sent == timed.comm.traffic.sent).all(), f"{n} ranks: other bytes"
 
-    # ---- on real ranks
+    # ---- tests on real ranks
 
     def test_real_ranks_do_what_simulated_ones_do(self):
         """Train on real ranks. Train on real ranks. If the algorithm is synchronous, compare the final model with the

@@ -73,8 +73,9 @@ SHIFTED = Problem(12, skew=0.0, shift=3.0)
 
 
 class Quadratic(torch.nn.Module):
-    """Model of one rank with a quadratic loss; its parameters form two layers. ``statistics`` is the length of a buffer
-    in place of the statistics of a batch normalisation layer. If ``statistics`` is 0, the model has no buffer."""
+    """Model of one rank with a quadratic loss; its parameters form two layers. ``statistics`` is the number of elements
+    of a buffer that stands for the statistics of a batch normalisation layer. If ``statistics`` is 0, the model has no
+    buffer."""
 
     def __init__(self, rank: int, problem: Problem = PROBLEM, statistics: int = 0):
         super().__init__()
@@ -154,8 +155,8 @@ class Job:
 
     def note(self, algorithm, method, *what):
         """Append each call of the method named ``method`` of ``algorithm`` to ``log``. If the method is a generator
-        function, the call is logged before the generator runs. ``what`` has functions of the call's arguments. The
-        results of these functions are added to the entry in the log."""
+        function, the call is logged before the generator runs. Each function in ``what`` takes the arguments of the
+        logged call. The results of the functions in ``what`` are added to the entry in the log."""
         original = getattr(algorithm, method)
 
         def noted(*arguments):
@@ -197,8 +198,8 @@ class Job:
 
     def stages(self, rank):
         """Return the points of the backward pass at which the gradients of layers are complete, for algorithms with the
-        trait ``sends_early``. Each point is a fraction of the backward pass, with the call of ``gradient_ready``. On
-        odd ranks the gradient of the first layer is complete first."""
+        trait ``sends_early``. Each point is a pair: a fraction of the backward pass, and a function that calls
+        ``gradient_ready``. On odd ranks the gradient of the first layer is complete first."""
         algorithm = self.algorithms[rank]
         if self.n == 1 or not algorithm.traits.sends_early:
             return ()
@@ -215,7 +216,7 @@ class Job:
         return self
 
     def sent(self):
-        """Return the number of payload bytes that all ranks together have sent, without uncounted messages."""
+        """Return the number of payload bytes that all ranks together have sent in counted messages."""
         return sum(int(comm.traffic.sent.sum()) for comm in self.ranks.comms)
 
     def messages(self):

@@ -65,12 +65,12 @@ class Adsp(Strategy):
     The numbers of pushes c of all workers satisfy max(c) - min(c) <= smax + 1, because the server answers no worker
     that leads by more than smax steps.
 
-    ``s`` and ``smax`` are whole numbers or inf, with s <= smax. ``slow_factor`` is kappa; with kappa = inf no worker is
-    a straggler. ``slow_streak`` is m, ``delay_ema`` is lam, and ``straggler_weight`` is phi. The value "inverse" means
-    phi = 1/(1 + tau), and the value "one" means phi = 1. The value "compensated" means phi = 1 with delay compensation
-    of stragglers only. With ``ahead_mode`` = "apply", the gradient of a worker in the state AHEAD is applied as in the
-    state ASYNC, but the server holds its answer while lead_i > s. With ``ahead_mode`` = "apply", the option smax has no
-    effect.
+    The bounds ``s`` and ``smax`` on a worker's lead are whole numbers of steps or inf, with s <= smax. ``slow_factor``
+    is kappa; with kappa = inf no worker is a straggler. ``slow_streak`` is m, ``delay_ema`` is lam, and
+    ``straggler_weight`` is phi. The value "inverse" means phi = 1/(1 + tau), and the value "one" means phi = 1. The
+    value "compensated" means phi = 1 with delay compensation of stragglers only. With ``ahead_mode`` = "apply", the
+    gradient of a worker in the state AHEAD is applied as in the state ASYNC, but the server holds its answer while
+    lead_i > s. With ``ahead_mode`` = "apply", the option smax has no effect.
 
     Without stragglers (kappa = inf), or with phi = "one", `Adsp` can equal `Asp`, `Bsp` or `Ssp`. Without stragglers
     `Adsp` equals `Asp` if s = smax = inf, `Bsp` if s = smax = 0, and `Ssp` with the same s if ahead_mode is "apply".

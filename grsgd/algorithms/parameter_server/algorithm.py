@@ -74,7 +74,7 @@ class ServerOptions(LostWorkerOptions, GradientOptions):
     @model_validator(mode="after")
     def one_server_evicts(self):
         if self.on_lost_worker == "evict" and self.servers > 1:
-            raise ValueError('on_lost_worker = "evict" needs servers = 1: several might give up different workers')
+            raise ValueError('on_lost_worker = "evict" needs servers = 1: two servers might exclude different workers')
         return self
 
 
@@ -149,7 +149,7 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
         self.last_word = Word.FINISHED
         """Kind of this worker's last message to each server: FINISHED after training, RESTS before a checkpoint."""
         self.has_rested = False
-        """Whether this object continues training that was interrupted, by a checkpoint or by a new process."""
+        """Whether training had begun earlier and now continues, after a checkpoint or in a new process."""
 
     @classmethod
     def traits_of(cls, options):
@@ -242,7 +242,7 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
     def arrays_apart(cls, options, ranks):
         if not options.compresses:
             return cls.arrays_held(options, ranks), 0
-        of_worker = 2 + payload_share(options)  # e, the decoded payload, and the compressed payload
+        of_worker = 2 + payload_share(options)  # arrays: the error e, the decoded payload, and the compressed payload
         shares_rank = options.server == "shared"
         return cls.arrays_held(options, ranks) - (of_worker if shares_rank else 0), of_worker + 1
 

@@ -87,13 +87,13 @@ class Dssp(Ssp):
         else:                          hold until c_i - min(c) <= s
 
     The controller predicts the next pushes of worker i and of the slowest worker from the time between each worker's
-    last two pushes. The number r* is the r from 0 to r_max for which worker i ends r more steps closest in time to a
-    future push of the slowest worker. If several r are equally close, r* is the smallest of these r. The paper by Zhao
-    et al. leaves four rules of `Dssp` open, which are inferred. For the times between pushes, the start of training
-    counts as a push. If several workers are equally slow, the one with the lowest number counts as the slowest worker.
-    No credit is granted before the slowest worker has pushed a gradient. The number r* never allows a lead above s +
-    r_max, even if a worker gets credit repeatedly. So the numbers of pushes c of all workers satisfy max(c) - min(c) <=
-    s + r_max + 1.
+    last two pushes. The number r* is chosen from 0 to r_max: after r* more steps, worker i ends a step as close in time
+    as possible to a future push of the slowest worker. If several r are equally close, r* is the smallest of these r.
+    The paper by Zhao et al. leaves four rules of `Dssp` open, which are inferred. For the times between pushes, the
+    start of training counts as a push. If several workers are equally slow, the one with the lowest number counts as
+    the slowest worker. No credit is granted before the slowest worker has pushed a gradient. The number r* is limited
+    so that no worker's lead exceeds s + r_max, even if a worker gets credit repeatedly. So the numbers of pushes c of
+    all workers satisfy max(c) - min(c) <= s + r_max + 1.
     """
 
     Options = DsspOptions

@@ -233,7 +233,7 @@ class Server:
 
     def begin_waiting(self):
         """Begin background activities after a push has been processed; a subclass may override the method.
-        `begin_waiting` is called without the server's lock."""
+        The server calls `begin_waiting` without holding its lock."""
 
     def push_own(self, g: torch.Tensor, answer: torch.Tensor):
         """Generator that pushes the gradient ``g`` of the worker on this rank, and writes the worker's next model into

@@ -38,7 +38,8 @@ class Decision(NamedTuple):
     next update."""
     update: bool = False
     answers: tuple[int, ...] = ()
-    """Workers, in ascending order, to which the server sends the model after the update, if any."""
+    """Workers, in ascending order, to which the server sends the model, after the decision's update if the decision has
+    an update."""
     compensated: tuple[int, ...] = ()
     """Workers, in ascending order, for which the server adds g + lambda g g (w - w_i) to the sum in place of the
     gradient g. In the formula of delay compensation, w_i is the model in the last answer to worker i, and w the model
@@ -59,10 +60,10 @@ class Strategy:
     the start. A sample moves the model equally far with all strategies, even after workers have been lost, because n
     never changes.
 
-    Every strategy keeps the following invariants. Each pushed gradient is applied exactly once, before its worker is
-    answered, or is dropped, or is still in the buffer. V is the number of updates, and 0 <= v_i <= V. The versions of
-    the model in the answers to a worker never decrease. Unless all workers are lost, at least one active worker does
-    not wait for an answer.
+    Every strategy keeps the following invariants. Each pushed gradient either is still in the buffer, or was dropped,
+    or was applied exactly once, before its worker was answered. V is the number of updates, and 0 <= v_i <= V. The
+    versions of the model in the answers to a worker never decrease. Unless all workers are lost, at least one active
+    worker does not wait for an answer.
 
     Gradients that are added to the sum at the same time are added in the order of workers, even if they arrived in
     another order. The strategy `Rennala` adds each gradient to the sum on arrival, in the order of arrival.
@@ -77,8 +78,8 @@ class Strategy:
 
     Options: ClassVar[type[StrategyOptions]] = StrategyOptions
     remembers: ClassVar[tuple[str, ...]] = ("version", "clocks", "dropped", "gathered")
-    """Names of the strategy's attributes that a checkpoint stores. A checkpoint does not store the buffer, because
-    during a checkpoint the buffer is empty and no worker is blocked."""
+    """Names of the strategy's attributes that a checkpoint stores. A checkpoint does not store the buffer of pushed
+    gradients, because during a checkpoint the buffer is empty and no worker is blocked."""
     keeps_step: bool = False
     """If ``keeps_step`` is True, no worker begins a step before all workers have pushed the gradient of the previous
     step. So with ``keeps_step`` all workers can pause before the same step to write a checkpoint."""
@@ -100,7 +101,7 @@ class Strategy:
         self.version = 0
         """V, the number of updates, which is the version of the newest model."""
         self.clocks = [0] * workers
-        """c_i, the number of pushes of each worker i; lost workers keep their numbers."""
+        """c_i, the number of pushes of each worker i, including lost workers."""
         self.staleness = 0
         """tau of the last push: number of updates between the model at which the gradient was computed and the model at
         the gradient's arrival."""
@@ -211,7 +212,7 @@ class Strategy:
 
     @property
     def bound_gradients(self) -> int:
-        """Number of gradients per update with which reports compute the least possible time of a run; by default the
+        """Number of gradients per update from which reports compute the least possible time of a run; by default the
         number of workers."""
         return len(self.clocks)
 

@@ -80,8 +80,9 @@ class Rennala(Strategy):
 
     A fast worker computes several of the B gradients of an update, and no worker waits. With rennala the staleness tau
     of an applied gradient is 0. The learning rate in the Rennala paper multiplies the mean of B gradients, and equals
-    eta B/n in the notation of `Rennala`. A checkpoint stores a sum with fewer than B gradients, if there is one. If the
-    sum has fewer than B gradients at the end of training, the server applies the sum.
+    eta B/n in the notation of `Rennala`. If the sum has fewer than B gradients when a checkpoint is made, the
+    checkpoint stores the sum. If the sum of gradients has fewer than B terms at the end of training, the server applies
+    the sum.
     """
 
     Options = RennalaOptions
@@ -103,7 +104,7 @@ class Ringmaster(Strategy):
         on push(i):   V - v_i < R: w -= eta/n g;  V += 1
                       answer
 
-    `Ringmaster` is the variant without interrupted computations of the two variants in the Ringmaster paper. With R =
+    `Ringmaster` is the variant of the Ringmaster paper in which the workers' computations are not interrupted. With R =
     inf, `Ringmaster` would be the strategy `Asp`, which drops no gradient. With R = 1, `Ringmaster` is the strategy
     `Rennala` with B = 1.
     """
