@@ -113,8 +113,8 @@ class Slices:
 
 
 class PeriodicTrigger:
-    """Trigger for an exchange of models every ``period`` steps, independent of the model. `PeriodicTrigger` has the
-    same methods as `AdaptiveTrigger`, so algorithms can use either class."""
+    """Trigger for an exchange of models every ``period`` steps, independent of the model. `PeriodicTrigger` has all
+    methods of `AdaptiveTrigger` that algorithms call, so algorithms can use either class."""
 
     remembers = ()
 
