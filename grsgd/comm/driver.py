@@ -271,7 +271,8 @@ class MpiDriver:
                 ENGINE.poll()
                 ENGINE.check()
                 now = time.perf_counter()
-                # a long time between two polls means that this process was stopped, which must not cause a time-out
+                # if much time passes between two polls, this process was stopped meanwhile, which must not cause a
+                # time-out
                 if now - seen > STOOD_STILL_SECONDS:
                     stopped += now - seen
                 seen = now
@@ -292,19 +293,19 @@ class MpiDriver:
             self.wait_seconds += max(time.perf_counter() - begin - (ENGINE.worked_seconds - before), 0.0)
 
     def quota(self) -> GroupQuota | None:
-        """Return the processor quota of this rank if the quota is less than one core. Return None for a larger quota or
-        no quota."""
+        """Return the processor quota of this rank, if the quota is less than one core. If the quota is one core or
+        more, or if this rank has no quota, return None."""
         found = cpu_quota()
         if found is None or found.cores >= self.ranks_on_cores:
             return None
         return found._replace(cores=found.cores / self.ranks_on_cores)
 
     def look_at_quota(self, now: float):
-        """Set the lengths of pauses between polls according to this rank's processor quota. The quota is read at most
-        once per `QUOTA_SECONDS`.
+        """Set the lengths of the sleeps between polls according to this rank's processor quota. This method reads the
+        quota at most once per `QUOTA_SECONDS`.
 
-        If a rank has a quota of less than a core, each poll uses processor time that the computation of gradients or
-        the receipt of a message needs.
+        A rank with a quota of less than a core must sleep long, because each poll uses processor time that its
+        computation or its receives need.
         """
         if now - self._quota_asked <= QUOTA_SECONDS:
             return
@@ -320,5 +321,5 @@ class MpiDriver:
 
 
 def available_cores() -> int:
-    """Return the number of cores that this process may use."""
+    """Return the number of processor cores that this process may use."""
     return len(allowed_cores())

@@ -136,8 +136,8 @@ def bounds_of(size: int, ranks: int, owners: int) -> list[tuple[int, int]]:
 
 
 def count(comm: Communicator, x, owners: int):
-    """Count the bytes of this rank's array x that other ranks read in an all-reduce, and the bytes of sums that this
-    rank writes for other ranks, as sent by messages."""
+    """Count the bytes that an all-reduce exchanges through shared memory as sent: this rank's array x, which other
+    ranks read, and the sums that this rank writes for other ranks."""
     for rank, messages, nbytes in exchanged(comm.rank, comm.size, owners, x.size, x.itemsize):
         comm.traffic.count_messages(comm.members[rank], messages, nbytes)
 

@@ -12,7 +12,7 @@ from grsgd.text import ranks_in_words
 
 PATIENCE_SECONDS = 0.005
 """Number of seconds without a datagram of a packet after which a receiver requests the missing parts, if the sender has
-reported that all datagrams of the packet have been sent."""
+reported that it has sent all datagrams."""
 FLOOD_SECONDS = 0.25
 """Number of seconds without a datagram of a packet after which a receiver requests the missing parts, even if unread
 datagrams wait at the receiver's sockets. `FLOOD_SECONDS` applies only if the sender has reported that all datagrams of

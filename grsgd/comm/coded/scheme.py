@@ -24,8 +24,8 @@ MAX_PACKETS_IN_FLIGHT = 64
 MAX_BYTES_IN_FLIGHT = 256 * 2**20
 """Approximate largest total size in bytes of the packets that one rank may send and receive at the same time.
 
-Even if packets are larger, the limit is not below one packet per rank of the run, because with fewer packets under way
-the links of some ranks would be idle.
+Even for large packets, a rank may send and receive as many packets as the run has ranks, because with fewer packets
+some links would be idle.
 """
 
 

@@ -29,8 +29,7 @@ from grsgd.seeding import Purpose, generator
 torch = LazyModule("torch")
 
 BLOCK = 1024
-"""Number of successive values that form a block. The compressors int8, int4 and sign send one scale factor per
-block."""
+"""Number of successive values in a block. The compressors int8, int4 and sign send one scale factor per block."""
 
 
 Kind = Literal["none", "top-k", "random-k", "int8", "int4", "sign"]
@@ -382,8 +381,7 @@ def loops(x: torch.Tensor):
 
 
 def uniform(size: int, device: torch.device, seed: int) -> torch.Tensor:
-    """Return the random numbers from 0 to 1 that `loops.uniform` returns for ``size`` elements: float32 of shape
-    [size]."""
+    """Return the random numbers of `loops.uniform` for ``size`` elements: float32 from 0 to 1, of shape [size]."""
     h = torch.arange(size, dtype=torch.int32, device=device).bitwise_xor_(signed(seed))
     h.bitwise_xor_(shifted(h, 16)).mul_(0x7FEB352D)
     h.bitwise_xor_(shifted(h, 15)).mul_(signed(0x846CA68B))

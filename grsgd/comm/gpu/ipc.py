@@ -1,4 +1,5 @@
-"""A transport in which ranks of one host copy arrays from each other's GPU memory, by CUDA IPC.
+"""A transport by which ranks of one host copy arrays from each other's GPU memory, by CUDA IPC (inter-process
+communication).
 
 The sender's message contains a CUDA IPC handle of the memory that contains the array. The receiver opens each handle
 once, copies the array, and sends an answer. After the answer the sender may write to the array again.
