@@ -1,7 +1,7 @@
-"""Messages that carry models between neighbours. A rank sends model messages without waiting, and receives model
-messages in the background.
+"""Messages that carry models (parameter vectors) between neighbouring ranks. A rank sends model messages without
+waiting for the receiver, and receives model messages in the background.
 
-A schedule is a generator that yields each object it waits for.
+A schedule is a generator that yields each object (such as a request of a message) for which the schedule waits.
 """
 
 from __future__ import annotations
@@ -21,30 +21,31 @@ from grsgd.models.flat import LINE_BYTES, Flat
 torch = LazyModule("torch")
 
 HEADER = 8
-"""Number of bytes in a model message that hold the sender's rank and step. The receiver computes the model's staleness
-from the sender's step."""
+"""Number of bytes of a model message that contain the sender's rank and step. From the sender's step, the receiver
+computes the staleness of the model."""
 UNWEIGHTED_HEADER = 16
-"""Number of bytes in a model message that precede the model: the sender's step and rank, and a weight. An algorithm
-that ignores the weight counts all these bytes as bookkeeping."""
+"""Number of bytes of a model message in front of the model, which contain the sender's step and rank, and a weight. For
+an algorithm that ignores the weight, all these bytes count as header, and not as payload."""
 
 
 class ModelMessage:
-    """A buffer that holds a header (step and sender, int32), a weight (float64) and a model ``x``.
+    """A buffer for one message, which contains the sender's step and rank (int32), a weight (float64) and a model
+    ``x``.
 
     Parameters
     ----------
     like
         Array that has the length, dtype and device of ``x``.
     compressor
-        Compressor of the model, or None. With a compressor, the buffer holds a compressed payload instead of ``x``. The
-        sender must call `seal` before the message is sent, and the receiver must call `open` when the message has
+        Compressor of the model, or None. With a compressor, the buffer contains a compressed payload instead of ``x``.
+        The sender must call `seal` before it sends the message, and the receiver must call `open` when the message has
         arrived.
     """
 
     def __init__(self, like: Flat, compressor: Compressor | None = None):
         nbytes = like.array.nbytes if compressor is None else compressor.nbytes
-        # The model begins at a cache line, and step, sender and weight are the bytes before that line. Arrays on the
-        # meta device have no memory, so their models begin right after the bytes of step, sender and weight.
+        # The model begins at a cache line, and step, sender and weight are in the 16 bytes before it. Arrays on the
+        # meta device have no memory, so that their models begin right after step, sender and weight.
         begin = UNWEIGHTED_HEADER if like.tensor.is_meta else LINE_BYTES
         whole = Flat.zeros(begin + nbytes, torch.uint8, like.tensor.device)
         content = whole.tensor[begin:]
@@ -59,14 +60,14 @@ class ModelMessage:
             self.x = like.like()
 
     def seal(self, key: tuple[int, ...]):
-        """Compress the model ``x``, and set ``x`` to the model that the receiver will decode. ``key``: (seed, rank,
-        step), on which random numbers depend."""
+        """Compress the model ``x`` into the buffer, and set ``x`` to the model that the receiver will decode. ``key``:
+        the integers (seed, rank, step) from which the compressor's random numbers are derived."""
         if self._compressor is not None:
             self._compressor.encode(self.x.tensor, self._payload, key)
             self.open()
 
     def open(self):
-        """Set ``x`` to the model that is decoded from the received payload."""
+        """Decode the received payload, and set ``x`` to the decoded model."""
         if self._compressor is not None:
             self._compressor.decode(self._payload, self.x.tensor)
 
@@ -76,8 +77,8 @@ class ModelMessage:
 
 
 def message_arrays(options) -> float:
-    """Return the memory of a `ModelMessage` as a multiple of the model's size. A compressed message holds the payload
-    and the decoded model."""
+    """Return the memory of one `ModelMessage`, divided by the memory of the model. A compressed message contains the
+    payload and also the decoded model."""
     return 1 + payload_share(options) if options.compresses else 1
 
 
@@ -85,13 +86,13 @@ OVER = Until(lambda: True, "nothing")
 
 
 class SendBuffers:
-    """Buffers of the model messages that this rank is sending, at most one per receiver. The models have the length,
-    dtype and device of ``x``.
+    """Buffers of the model messages that this rank is sending, with at most one message per receiver at a time. All
+    models have the length, dtype and device of the model ``x``.
 
-    The buffer of a delivered message is used again for the next message to any rank. So the number of buffers is at
-    most the largest number of messages that were under way at the same time. If the process of a receiver dies, this
-    object calls ``returned(message)`` with the message to this receiver. Models are compressed if ``compressor`` is
-    given.
+    When a message has been delivered, its buffer is used again for the next message to any receiver. Therefore this
+    object needs only as many buffers as the largest number of messages that were under way at the same time. If the
+    process of a receiver dies, this object calls the function ``returned(message)`` with the message that was under way
+    to this receiver. If ``compressor`` is given, models are sent compressed.
     """
 
     def __init__(
@@ -102,15 +103,16 @@ class SendBuffers:
     ):
         self._x, self.returned, self.compressor = x, returned, compressor
         self._sending: dict[int, tuple[object, ModelMessage]] = {}
-        """Last message to each receiver, and a pollable whose ``Test()`` returns True when this message is
-        delivered."""
+        """Last message to each receiver, with a pollable whose ``Test()`` returns True when this message has been
+        delivered: pairs (pollable, message) by receiver."""
         self._spare: list[ModelMessage] = []
         self._lock = threading.Lock()
-        """Lock for the list `_spare`, from which both the trainer and the schedules that receive messages in the
-        background take messages."""
+        """Lock that protects the list `_spare`, because both the trainer and background schedules take messages from
+        it."""
 
     def ready(self, receiver: int) -> bool:
-        """Return whether the last message to ``receiver`` is delivered, so that the next message may be sent."""
+        """Return True if the last message to ``receiver`` has been delivered, so that this rank may send the next
+        message."""
         return receiver not in self._sending or self._is_over(receiver)
 
     def take_buffer(self) -> ModelMessage:
