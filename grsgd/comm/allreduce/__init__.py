@@ -70,8 +70,8 @@ def calculated(calculate, schedule, comm: Communicator, x, tag: int, scale: floa
 @in_range
 @calculable
 def ring_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float = 1.0, piece_bytes: int = PIECE_BYTES):
-    """Schedule that sums x over n ranks by a reduce-scatter and an all-gather round a ring. The array x consists of n
-    chunks, and the sum of chunk c is complete first on rank c-1.
+    """Generator (schedule) that sums x over n ranks by a reduce-scatter and an all-gather round a ring. The array x
+    consists of n chunks, and the sum of chunk c is complete first on rank c-1.
 
     In step s of a ring all-reduce, rank i sends chunk i-s to rank i+1 and receives chunk i-s-1 from rank i-1, modulo n.
     In the first n-1 steps of a ring all-reduce, a rank receives partial sums of chunks, to which it adds its own
@@ -176,8 +176,8 @@ def exchange(comm: Communicator, x, tag: int, scale: float):
 
 @in_range
 def halving_doubling_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float = 1.0):
-    """Schedule that sums x over any number n of ranks by a reduce-scatter with recursive halving, and an all-gather
-    with recursive doubling (Rabenseifner 2004).
+    """Generator (schedule) that sums x over any number n of ranks by a reduce-scatter with recursive halving, and an
+    all-gather with recursive doubling (Rabenseifner 2004).
 
     If n is 2 and x is short, the schedule runs `exchange`, which computes the same sums and sends as many bytes with
     fewer messages.
@@ -247,7 +247,7 @@ def tree_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float =
 
 
 def broadcast(comm: Communicator, x, tag: int = tags.ARRAYS, root: int = 0):
-    """Schedule that copies the array x of rank ``root`` to all ranks along a binomial tree."""
+    """Generator (schedule) that copies the array x of rank ``root`` to all ranks along a binomial tree."""
     n = comm.size
     parent, children = binomial_tree((comm.rank - root) % n, n)
     if parent is not None:

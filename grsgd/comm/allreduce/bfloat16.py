@@ -10,7 +10,7 @@ error if it uses another variant."""
 
 
 def bfloat16_allreduce(comm, x, tag: int, scale: float):
-    """Schedule that sets x to ``scale`` times the sum of x over all n ranks, in place.
+    """Generator (schedule) that sets x to ``scale`` times the sum of x over all n ranks, in place.
 
     The elements of ``x`` are the bits of bfloat16 numbers, stored as uint16, of shape [d]. The array ``x`` consists of
     n chunks, and each rank sends its chunk c to rank c. Rank c adds up the chunks c of all ranks in float32, in the

@@ -24,8 +24,8 @@ from grsgd.comm.communicator import Communicator
 
 @in_range
 def bine_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float = 1.0):
-    """Schedule that sums x over any number of ranks, by a reduce-scatter and an all-gather with negabinary distances
-    between partners."""
+    """Generator (schedule) that sums x over any number of ranks, by a reduce-scatter and an all-gather with negabinary
+    distances between partners."""
     n = comm.size
     p = 1 << (n.bit_length() - 1)
     pairs = n - p

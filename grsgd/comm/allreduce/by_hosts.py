@@ -47,9 +47,9 @@ class Hosts(NamedTuple):
 
 
 def hosts_of(comm: Communicator, tag: int):
-    """Schedule, run on all ranks at once, that returns the `Hosts` of ``comm``. If the backend does not know the hosts
-    of the ranks, the ranks exchange the names of their hosts in the first call for ``comm``. The messages with the
-    hosts' names are not counted as traffic."""
+    """Generator (schedule), run on all ranks at once, that returns the `Hosts` of ``comm``. If the backend does not
+    know the hosts of the ranks, the ranks exchange the names of their hosts in the first call for ``comm``. The
+    messages with the hosts' names are not counted as traffic."""
     if HOSTS in comm.shared:
         return comm.shared[HOSTS]
     hosts = comm.backend.hosts
@@ -107,8 +107,8 @@ def allreduce_by_hosts(comm: Communicator, x, tag: int, scale: float, across: Ca
 
 
 def buffers_of(comm: Communicator, hosts: Hosts, tag: int):
-    """Schedule, run on all ranks at once, that returns the `Buffers` of this rank's host, or None if the host has one
-    rank."""
+    """Generator (schedule), run on all ranks at once, that returns the `Buffers` of this rank's host, or None if the
+    host has one rank."""
     if (HOSTS, tag) in comm.shared:
         return comm.shared[HOSTS, tag]
     buffers, problems = None, [text_array("") for _ in range(comm.size)]

@@ -118,8 +118,8 @@ class Share:
 
 
 def reduce_scatter(comm: Communicator, shares: Sequence[Share], tag: int):
-    """Schedule that computes, in the array ``x`` of each of ``shares``, the sum over all ranks of the block that this
-    rank owns.
+    """Generator (schedule) that computes, in the array ``x`` of each of ``shares``, the sum over all ranks of the block
+    that this rank owns.
 
     In each step, the rank sends and receives the blocks of all ``shares`` at the same time. The blocks of ``x`` that
     other ranks own are overwritten by partial sums.
@@ -152,7 +152,8 @@ def all_gather(comm: Communicator, shares: Sequence[Share], tag: int):
 
 
 def allreduce(comm: Communicator, shares: Sequence[Share], tag: int, scale: float):
-    """Schedule that sets the array ``x`` of each of ``shares`` to ``scale`` times the sum of ``x`` over all ranks."""
+    """Generator (schedule) that sets the array ``x`` of each of ``shares`` to ``scale`` times the sum of ``x`` over all
+    ranks."""
     yield from reduce_scatter(comm, shares, tag)
     for share in shares:
         share.scale(scale)

@@ -33,8 +33,8 @@ part."""
 
 @in_range
 def shared_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float = 1.0):
-    """Schedule that sets x to ``scale`` times the sum of x over all ranks, in place, through memory that the ranks
-    share.
+    """Generator (schedule) that sets x to ``scale`` times the sum of x over all ranks, in place, through memory that
+    the ranks share.
 
     Ranks that cannot share memory, such as simulated ranks, send the parts of x by messages (`parts_allreduce`).
 
@@ -98,8 +98,8 @@ arrays. The other keys of ``shared`` are tags, under which `shared_allreduce` st
 
 
 def parts_allreduce(comm: Communicator, x, tag: int, scale: float, owners: int, beyond=None):
-    """Schedule that computes the sums of `shared_allreduce`, bit for bit, by messages. In this all-reduce, ranks send
-    each other as many bytes as they read from each other's memory in `shared_allreduce`.
+    """Generator (schedule) that computes the sums of `shared_allreduce`, bit for bit, by messages. In this all-reduce,
+    ranks send each other as many bytes as they read from each other's memory in `shared_allreduce`.
 
     ``owners``: number of ranks that each sum one part of x. ``beyond(part)``: a schedule that changes the sum of a part
     of x, for example by adding the sums of other hosts, before other ranks receive the sum.

@@ -73,8 +73,8 @@ class Buffers:
         self._scratch: dict = {}
 
     def sum_short(self, x, scale: float):
-        """Schedule that sets the short array ``x`` to ``scale`` times the sum of ``x`` over all ranks. Every rank
-        computes the sums of all elements of ``x``."""
+        """Generator (schedule) that sets the short array ``x`` to ``scale`` times the sum of ``x`` over all ranks.
+        Every rank computes the sums of all elements of ``x``."""
         scale = x.dtype.type(scale)
         if x.dtype not in COMPILED:
             rows, begin = self._fill(x)

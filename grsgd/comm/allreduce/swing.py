@@ -35,8 +35,8 @@ from grsgd.comm.communicator import Communicator
 
 @in_range
 def swing_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float = 1.0):
-    """Schedule that sums x over all ranks by a reduce-scatter and an all-gather with the partners of Swing. The ranks
-    form a ring in the order of their numbers."""
+    """Generator (schedule) that sums x over all ranks by a reduce-scatter and an all-gather with the partners of Swing.
+    The ranks form a ring in the order of their numbers."""
     n = comm.size
     if n == 1 or x.size == 0:
         return

@@ -102,8 +102,8 @@ class Link(NamedTuple):
 
 
 def connect(comm: Communicator, settings: Settings):
-    """Schedule, run on all ranks at once, that returns the `Link` of this rank. The messages of this schedule are not
-    counted as traffic of the run.
+    """Generator (schedule), run on all ranks at once, that returns the `Link` of this rank. The messages of this
+    schedule are not counted as traffic of the run.
 
     Raises NoMulticast on all ranks if some rank finds no network interface, has an interface with a smaller MTU than
     ``settings.mtu``, or cannot open its sockets.
@@ -154,8 +154,8 @@ def check_mtu(mtu: int | None, interface: Interface):
 
 
 def tell(comm: Communicator, what: dict):
-    """Schedule, run on all ranks at once, that sends the dictionary ``what`` to all ranks, and returns the list of all
-    ranks' dictionaries.
+    """Generator (schedule), run on all ranks at once, that sends the dictionary ``what`` to all ranks, and returns the
+    list of all ranks' dictionaries.
 
     If the dictionary is too long for a message, its longest texts are cut.
     """

@@ -157,7 +157,7 @@ class TolerantSum(Scheme):
         return self.streams.announced() >= self.code.needed
 
     def _wait(self, is_true: Callable[[], bool], seconds: float):
-        """Schedule that waits until ``is_true()`` returns True, but at most ``seconds`` seconds."""
+        """Generator (schedule) that waits until ``is_true()`` returns True, but at most ``seconds`` seconds."""
         if seconds and not is_true():
             alarm = self.driver.start(watch_the_clock(seconds))
             yield Until(lambda: is_true() or alarm.Test(), "messages to or from ranks that may be silent")

@@ -40,8 +40,8 @@ class CompressedMean:
         return self.feedback.e
 
     def average(self, x: torch.Tensor, number: int):
-        """Schedule, run on all ranks at once, that sets ``x`` to the mean of ``x`` over all ranks. ``number``: number
-        of the vector in the run, counted from 0, from which random numbers are derived."""
+        """Generator (schedule), run on all ranks at once, that sets ``x`` to the mean of ``x`` over all ranks.
+        ``number``: number of the vector in the run, counted from 0, from which random numbers are derived."""
         self.feedback.encode(x, self.payloads[self.comm.rank].tensor, number)
         yield from ring_allgather(self.comm, [payload.array for payload in self.payloads])
         x.zero_()
