@@ -60,7 +60,8 @@ class Queues:
     make_buffer
         Function that returns a new buffer for the content of a message.
 
-    Header of the last message to a receiver that is left behind.
+    farewell
+        Header of the last message to a receiver that is left behind.
     """
 
     def __init__(self, comm: Communicator, most: int, make_buffer: Callable[[], object], farewell: np.ndarray):

@@ -40,10 +40,12 @@ class Repairs:
     ----------
     comm
         Communicator that carries answers, which contain missing parts of packets.
+
     control
         Object that sends this rank's control messages, which carry the requests for missing parts.
     link
         This rank's connection by IP multicast. ``link.seal`` makes the heads (header and digest) of answers.
+
     pace
         Limit of the rate at which this rank sends datagrams and answers.
     blocks

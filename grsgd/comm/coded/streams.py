@@ -73,6 +73,7 @@ class Streams:
         Communicator that carries the messages. The header and the content of a message have different tags.
     values
         Number of values in each header, after the fixed elements.
+
     row
         ``row(source, step)`` returns the memory for the content of the message of rank ``source`` for ``step``. The
         memory is in use until ``step`` is over, and is used again for ``step`` + `AHEAD` + 1.
