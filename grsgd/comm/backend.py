@@ -49,16 +49,16 @@ class Backend(Protocol):
     lost: tuple[int, ...]
     """Ranks whose processes are known to have died, because a call of `Iprobe` has noticed their deaths."""
     survives_deaths: bool
-    """Whether the other ranks continue the run after the process of a rank has died. If False, the death of a process
-    ends the run."""
+    """Whether the other ranks continue the run after the process of a rank has died. If the value is False, the death
+    of a process ends the run."""
     shares_memory: bool
     """Whether the ranks of one host can share memory by mapping one file."""
     has_multicast: bool | None
-    """Whether a broadcast leaves the sender's host only once, for all receivers together. None if the backend does not
-    know whether a broadcast is sent once, so that a test with IP multicast must show it."""
+    """Whether a broadcast leaves the sender's host only once, for all receivers together. The value is None if the
+    backend does not know whether a broadcast is sent once, so that a test with IP multicast must show it."""
     hosts: list | None
-    """One value per rank that identifies the rank's host. None if this backend does not know the hosts, so that the
-    ranks must exchange the names of their hosts."""
+    """One value per rank that identifies the rank's host. The value is None if this backend does not know the hosts, so
+    that the ranks must exchange the names of their hosts."""
 
     def Isend(self, array, dest: int, tag: int) -> Request:
         """Start to send ``array`` to rank ``dest``. The returned request is complete when the caller may change

@@ -20,7 +20,7 @@ class LostRank(RuntimeError):
 
 
 class Message:
-    """A message that is being sent or received: a pollable whose ``str()`` describes the message in the error after too
+    """A message that is being sent or received: a pollable whose string describes the message in the error after too
     long a wait.
 
     ``subject``: object whose string describes the purpose of the message. The code that sends or receives the message
@@ -111,13 +111,13 @@ class Communicator:
 
     @property
     def rank(self) -> int:
-        """Return the number of this process's rank in the group. If this process was a spare and has taken over a rank
-        (`grsgd.comm.elastic.membership`), return the number of that rank."""
+        """Return the number in the group of the rank that this process holds. If this process was a spare and has taken
+        over a rank (`grsgd.comm.elastic.membership`), return the number of that rank."""
         return self.backend.rank
 
     @property
     def lost(self) -> tuple[int, ...]:
-        """Return the ranks whose processes are known to have died, because `Iprobe` has noticed it, and that no other
+        """Return the ranks whose processes are known to have died (because `Iprobe` has noticed it) and that no other
         process has taken over."""
         return self.backend.lost
 
@@ -131,7 +131,7 @@ class Communicator:
         """Start to send ``array`` to rank ``dest``. The returned message is complete when the caller may change
         ``array``.
 
-        ``header``: number of bytes of ``array`` that contain administrative data of the protocol instead of payload.
+        ``header``: number of bytes of ``array`` that are header (sender, step and so on) and not payload.
         """
         nbytes = array.nbytes
         peer = self._count(nbytes, dest, header)
@@ -199,8 +199,8 @@ class Communicator:
         self.backend.free()
 
     def borrow(self, like, size: int) -> "Borrowed":
-        """Return a context manager that lends a scratch array with ``size`` elements to a ``with`` statement, of the
-        type and dtype of ``like``.
+        """Return a context manager that lends a scratch array with ``size`` elements, of the type and dtype of
+        ``like``, to a ``with`` statement.
 
         After the ``with`` statement, the communicator keeps the array for the next call of `borrow`. Without the reuse
         of arrays, new memory would cost one page fault per 4 KiB, which takes many times as long as a computation in

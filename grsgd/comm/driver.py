@@ -1,7 +1,7 @@
 """Drivers, which run the schedules (generators) of a rank in the foreground, and raise an error if a wait is longer
 than the option ``comm.timeout``.
 
-The message of this error names the network message for which the rank waited. The engine of the process
+The message of the error names the network message for which the rank waited. The engine of the process
 (`grsgd.comm.engine`) runs schedules in the background, while the rank computes.
 
 A *schedule* is a generator that yields a pollable (`grsgd.comm.pollables`) or a tuple of pollables. A driver resumes a
@@ -35,8 +35,8 @@ from grsgd.control_groups import GroupQuota, cpu_quota
 from grsgd.machine.cores import allowed_cores
 
 BUSY = np.ones((64, 64), np.float32)
-"""A matrix that `MpiDriver` multiplies by itself to keep a core busy, when a computation must take longer than it does.
-One multiplication takes some microseconds, in which other threads of the process can run."""
+"""A matrix that `MpiDriver` multiplies by itself to keep a core busy, when a computation must last longer than its real
+work. One multiplication takes some microseconds, in which other threads of the process can run."""
 
 STOOD_STILL_SECONDS = 1.0
 """Longest time in seconds between two polls of a waiting rank that counts as waiting for the rank's time-out. If more
@@ -47,10 +47,10 @@ QUOTA_SECONDS = 1.0
 the quota may change at any time."""
 QUOTA_SLEEP_SHARE = 1 / 8
 """Factor for the length of a sleep between two polls, on a rank whose processor quota is less than a core. The sleep
-lasts the time waited so far, times `QUOTA_SLEEP_SHARE` divided by the rank's quota in cores, but at most the time
+lasts the time waited so far, times `QUOTA_SLEEP_SHARE`, divided by the rank's quota in cores, but at most the time
 waited so far.
 
-For example, a poll takes 50 us of a core's time, which a quota of an eighth of a core supplies in 0.4 ms.
+For example, a poll takes 50 us of a core's time, and a quota of an eighth of a core supplies these 50 us in 0.4 ms.
 """
 THREAD_SLEEP_SECONDS = 5e-4
 """Number of seconds from which the longest sleep of the engine's thread is computed, on a rank whose processor quota is
@@ -82,7 +82,7 @@ class Driver(Protocol):
     may still write into their arrays."""
     calls_stages: bool
     """Whether the driver itself calls the functions in the attribute ``stages`` of a `Compute`. A driver calls these
-    functions if a computation is made to take longer or shorter than its real work (``work()``)."""
+    functions if it makes a computation take longer or shorter than its real work (``work()``)."""
 
     def clock(self) -> float:
         """Return the present time in seconds since a moment that stays the same during the run."""
@@ -224,7 +224,8 @@ class MpiDriver:
     def poll(self):
         """If the engine's thread does not resume the background schedules, resume them until each of them waits.
 
-        Raise the error of a failed background schedule, unless an earlier wait for this schedule has raised the error.
+        Raise the error of a background schedule that has failed, unless an earlier wait for this schedule has raised
+        the error.
         """
         ENGINE.poll()
         if not self.raises_in_waits_only:

@@ -19,8 +19,8 @@ Schedule = Generator[object, None, object]
 of each pollable that it has yielded returns True."""
 
 TAKEOVER_SECONDS = 5e-3
-"""If the trainer has not polled for this number of seconds, the engine's thread resumes schedules until the trainer
-polls again."""
+"""Number of seconds without a poll of the trainer (the thread that computes gradients), after which the engine's thread
+resumes schedules until the trainer polls again."""
 SPIN_SECONDS, THREAD_SPIN_SECONDS = 1e-3, 2e-4
 """`SPIN_SECONDS`: number of seconds for which a waiting rank polls without sleeping in between. `THREAD_SPIN_SECONDS`:
 number of seconds for which the engine's thread polls without sleeping in between, while the trainer computes.
@@ -29,8 +29,8 @@ number of seconds for which the engine's thread polls without sleeping in betwee
 process may use only a part of a core.
 """
 SLEEP_SECONDS = 1e-3
-"""Longest sleep in seconds between two polls of a waiting rank. `SLEEP_SECONDS` is also the shortest sleep of the
-engine's thread between two polls, while it resumes schedules because the trainer does not poll."""
+"""Longest sleep in seconds between two polls of a waiting rank. `SLEEP_SECONDS` is also the shortest sleep between two
+polls of the engine's thread, while it resumes schedules in place of the trainer."""
 SLEEP_SHARE = 1 / 16
 """Length of a sleep between two polls, divided by the time for which the rank has waited so far."""
 
@@ -47,7 +47,8 @@ reports a message as complete only at the second poll after the message's arriva
 class Handle:
     """Handle of a background schedule: a pollable whose ``Test()`` returns True when the schedule has ended.
 
-    If the schedule has failed, ``Test()`` raises the schedule's error in the code that waits for the schedule.
+    If the schedule has failed, a call of ``Test()`` raises the schedule's error, so that the code that waits for the
+    schedule gets the error.
     """
 
     in_background = True
@@ -114,10 +115,10 @@ class Engine:
     """The object that resumes all background schedules of a process, in the order in which they were started.
 
     If at least one background schedule belongs to a driver with ``progress_mode = "thread"``, the engine's thread
-    resumes all schedules. If no driver has this mode, the trainer (the thread that computes gradients) resumes the
-    schedules whenever it polls or waits. If no driver has the mode ``"thread"``, the engine's thread resumes schedules
-    only if the last poll of the trainer was more than `TAKEOVER_SECONDS` ago. If the MPI library of a driver allows
-    calls from one thread only, the engine's thread resumes no schedules.
+    resumes all schedules. If no driver has the mode ``"thread"``, the trainer (the thread that computes gradients)
+    resumes the schedules whenever it polls or waits. If no driver has the mode ``"thread"``, the engine's thread
+    resumes schedules only if the last poll of the trainer was more than `TAKEOVER_SECONDS` ago. If the MPI library of a
+    driver allows calls from one thread only, the engine's thread resumes no schedules.
     """
 
     def __init__(self):

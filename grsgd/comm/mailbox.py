@@ -171,8 +171,8 @@ class Mailbox(SendBuffers):
     If ``compressor`` is given, models are sent compressed. The compressor's random numbers are derived from ``seed``.
 
     If the process of a receiver dies, this object calls the function ``returned(message)`` with the message that was
-    under way to this receiver. If the process of a source dies, the process that takes over its rank begins a new
-    stream of messages. If no process takes over the rank of a source, the source's stream ends when this rank calls
+    under way to this receiver. If the process of a source dies, the process that takes over the source's rank begins a
+    new stream of messages. If no process takes over the rank of a source, the source's stream ends when this rank calls
     `close`.
     """
 
@@ -204,7 +204,7 @@ class Mailbox(SendBuffers):
         """The sources that have not yet ended their streams of messages."""
         self._neighbours = set(self.sources)
         """The ranks from which this rank at present receives models. While the rank of a source has no process, other
-        ranks send to this rank in its place."""
+        ranks send models to this rank in place of the source."""
         self.capacity = capacity
         self.merge_oldest = merge_oldest
         self.backpressure = self._has_backpressure = backpressure
@@ -323,7 +323,7 @@ class Mailbox(SendBuffers):
 
         ``receivers``, ``sources``: the ranks to which this rank sends models from now on, and from which it receives
         models. ``meanwhile``: ranks that may have sent messages to this rank while ``rank`` had no process. Return the
-        new sources. The caller must run `receive_loop` for each new source that is returned.
+        new sources of this rank. The caller must run `receive_loop` for each new source that is returned.
         """
         new_receivers, new_sources = set(receivers) - set(self.receivers), {*sources, *meanwhile} - set(self.sources)
         self.receivers += sorted(new_receivers)

@@ -1,5 +1,5 @@
 """Pollables, the objects that a schedule (a generator) yields in order to wait for an event. A pollable has a method
-``Test() -> bool`` that returns False before the event and True after it.
+``Test() -> bool`` that returns False before the event and True after the event.
 
 All waits for communication in the project use pollables. For example, messages (`grsgd.comm.communicator.Message`) and
 background schedules (`grsgd.comm.engine.Handle`) are pollables. A schedule itself never sleeps and never blocks. A

@@ -1,12 +1,12 @@
 """Memory that the ranks of one host share. The shared memory has one row per rank, and all ranks of the host can read
 and write all rows.
 
-The shared memory is a file that all ranks of the host map into their memory. The file is deleted from its folder when
-all ranks have mapped it, so that no file is left even if ranks are killed. The shared memory is freed when no array
-uses it any more. The MPI function ``MPI_Win_allocate_shared`` also makes shared memory, but this module does not use it
-for two reasons. The first reason is that ``MPI_Win_allocate_shared`` blocks until all ranks have called the function,
-and a schedule must not block. The second reason is that MPI frees its shared memory even if arrays still use the
-memory.
+The shared memory is a file that all ranks of the host map into their address spaces. The file is deleted from its
+folder when all ranks have mapped it, so that no file is left even if ranks are killed. The shared memory is freed when
+no array uses it any more. The MPI function ``MPI_Win_allocate_shared`` also makes shared memory, but this module does
+not use it for two reasons. The first reason is that ``MPI_Win_allocate_shared`` blocks until all ranks have called the
+function, and a schedule must not block. The second reason is that MPI frees its shared memory even if arrays still use
+the memory.
 
 A schedule is a generator that yields each object (such as a request of a message) for which the schedule waits.
 """
@@ -27,8 +27,9 @@ from grsgd.runs.numbers import human_bytes
 
 PAGE = 4096
 LINE_BYTES = 64
-"""Number of bytes of a line of the processor's cache, the unit that cores exchange. Numbers that different ranks write
-are placed in different cache lines, so that the writes of one rank do not slow down another rank."""
+"""Number of bytes of a line of the processor's cache, the unit in which cores exchange memory contents. Numbers that
+different ranks write are placed in different cache lines, so that the writes of one rank do not slow down another
+rank."""
 FIELDS = LINE_BYTES // 8
 BETWEEN_ROWS_BYTES = PAGE + 9 * LINE_BYTES
 """Number of unused bytes between the rows of two ranks in shared memory. Without unused bytes, rows would begin at
@@ -39,7 +40,7 @@ ALLOWED = "ring, halving-doubling, tree, swing, bine, mpi"
 
 class NoSharedMemory(ConfigError):
     """Error raised if the ranks of an all-reduce cannot share memory. The message of `NoSharedMemory` contains the
-    reason, and the variants of the all-reduce that the user can choose instead. All ranks raise `NoSharedMemory` with
+    reason, and the variants of the all-reduce that work without shared memory. All ranks raise `NoSharedMemory` with
     the same message."""
 
     def __init__(self, why: str):

@@ -8,9 +8,9 @@ from grsgd.comm.backend import Backend
 class SomeRanks:
     """A `grsgd.comm.backend.Backend` for messages between some of the ranks of a group.
 
-    The backend of the whole group sends the messages, with the same tags. Two objects of this class that use the same
-    tag at the same time must have at most one rank in common. The constructor sends no message and does not block, so
-    that schedules (generators that must not block) may call it.
+    The backend of the whole group sends the messages, with the tags that the caller gives. Two objects of this class
+    that use the same tag at the same time may have only one rank in common. The constructor sends no message and does
+    not block, so that schedules (generators that must not block) may call it.
 
     ``whole``: the backend of the whole group, which sends the messages. ``ranks``: numbers of the chosen ranks in the
     whole group. In this backend, the rank ``ranks[i]`` has the number i. ``ranks`` includes this rank.

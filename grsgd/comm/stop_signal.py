@@ -106,8 +106,8 @@ class StopSignal:
         return True
 
     def repeat(self, rank: int):
-        """If this rank has sent a stop message, send it again to ``rank``, because another process has taken over this
-        rank."""
+        """If this rank has sent a stop message, send it again to ``rank``, because another process has taken over the
+        rank ``rank``."""
         if self.reason is not None:
             self._send(FAILURE if self.failed else STOP, [rank])
 

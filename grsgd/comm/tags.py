@@ -4,7 +4,7 @@ Messages of different kinds have different tags if they may be under way at the 
 of different algorithms may have equal tags, because a run trains with only one algorithm.
 
 GPU transports tag the chunks of a message with the upper half of the tags that the MPI library allows
-(`grsgd.comm.gpu.staged`). All tags in this module are far below that half.
+(`grsgd.comm.gpu.staged`). All tags in this module are far below the upper half of the tags that the MPI library allows.
 """
 
 ARRAYS = 0
@@ -33,15 +33,15 @@ ROLL_CALL = 1
 
 ADPSGD_CALL, ADPSGD_REPLY = 0, 1
 EXCHANGE_REQUEST = 0
-"""Tag of the message by which a rank in EASGD or gossip requests an exchange of models. The models of such an exchange
-have the tags whose names begin with EASGD or GOSSIP."""
+"""Tag of the message by which a rank in EASGD or gossip requests an exchange of models. The models of an exchange in
+EASGD or gossip have the tags whose names begin with EASGD or GOSSIP."""
 EASGD_MODEL, EASGD_ELASTIC = 1, 2
 GOSSIP_ANSWER, GOSSIP_OFFER = 1, 2
 SERVER_PUSH, SERVER_GRADIENT, SERVER_ANSWER, SERVER_MODEL, SERVER_LOST_RANKS, SERVER_SETTINGS = 0, 1, 2, 3, 4, 5
 CODED_CONTROL, CODED_REPAIRS = 1, 2
-"""Tags of messages by MPI that coded schemes send besides IP multicast (`grsgd.comm.coded.ip_multicast`). Messages with
-the tag `CODED_CONTROL` contain a rank's progress, or its requests for missing parts of packets. Messages with the tag
-`CODED_REPAIRS` contain the missing parts that were requested."""
+"""Tags of the messages that coded schemes send by MPI in addition to IP multicast (`grsgd.comm.coded.ip_multicast`).
+Messages with the tag `CODED_CONTROL` contain a rank's progress, or its requests for missing parts of packets. Messages
+with the tag `CODED_REPAIRS` contain the missing parts that were requested."""
 SUM_HEADER, SUM_CONTENT = 0, 1
 """Tags of the header and the content of a rank's message in a step that may end without the messages of silent ranks
 (`grsgd.comm.coded.streams`)."""
@@ -74,7 +74,7 @@ the same communicator as messages with the tag `STATE`."""
 
 SIGN_OF_LIFE = 1
 
-# # ---- tags on the communicator of a calibration (measurement of the machine for simulations)
+# ---- tags on the communicator of a calibration (measurement of the machine for simulations)
 
 CALIBRATION, CALIBRATION_SIGNAL = 1, 2
 

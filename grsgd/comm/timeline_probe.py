@@ -17,8 +17,8 @@ from grsgd.comm.pollables import Compute, Delay
 from grsgd.runs.timeline import COMPUTE, MERGE, RECEIVE, SEND, WAIT, Timeline
 
 TRAINERS_OWN = "compute"
-"""Name of the schedule that yields the computation of a gradient. On a timeline, the time before that yield is named
-after the schedule that ran before."""
+"""Name of the schedule that yields the computation of a gradient. On a timeline, the time before the computation of a
+gradient is named after the schedule that ran before."""
 MAX_NAMED = 3
 """Largest number of pollables (objects waited for) that the name of a wait on the timeline lists."""
 
@@ -50,9 +50,9 @@ def observed(schedule: Schedule, timeline: Timeline):
 
 
 def note(timeline: Timeline, waiting: list, begin: float, end: float):
-    """Record the time from ``begin`` to ``end``, in which a schedule waited for the pollables ``waiting``, on
-    ``timeline``. Computations and delays are recorded one after the other, and then the wait for all other
-    pollables."""
+    """Record on ``timeline`` the time from ``begin`` to ``end``, in which a schedule waited for the pollables
+    ``waiting``. The computations and delays among ``waiting`` are recorded one after the other, followed by the wait
+    for all other pollables."""
     others = []
     for pollable in waiting:
         if isinstance(pollable, Compute | Delay):

@@ -20,11 +20,11 @@ class Traffic:
         """Number of payload bytes sent, in which a multicast counts once, and not once per receiver. If there are no
         multicasts, `sent_once` is the sum of the elements of `sent`."""
         self.repaired = 0
-        """Number of bytes that were sent a second time, by MPI, because datagrams of IP multicast were lost. The
-        counters of payload bytes do not include these repaired bytes."""
+        """Number of bytes that were sent a second time, by MPI, because datagrams of IP multicast were lost. Counters
+        of payload bytes do not include the bytes that were sent a second time."""
         self.lost = 0
-        """Number of datagrams of IP multicast that this rank has not received, and whose content it has requested
-        again."""
+        """Number of datagrams of IP multicast that did not arrive at this rank, so that this rank requested their
+        content again."""
         self._counters: dict[int, list[int]] = {}
         """Three counters for each receiver: payload bytes sent, header bytes sent, and number of messages sent."""
 
@@ -42,7 +42,7 @@ class Traffic:
         self.sent_once += nbytes - header
 
     def count_messages(self, receiver: int, messages: int, nbytes: int):
-        """Count ``messages`` messages to ``receiver`` as sent, which have ``nbytes`` bytes of payload in total and no
+        """Count ``messages`` messages to ``receiver`` as sent, with ``nbytes`` bytes of payload in total and no
         headers."""
         counters = self._of(receiver)
         counters[PAYLOAD] += nbytes

@@ -38,8 +38,8 @@ from grsgd.comm.communicator import Communicator
 from grsgd.models.flat import Flat
 
 SHORT_BYTES = 64 * 1024
-"""Largest size in bytes of an array that counts as short in all-reduces. For an array of at most this size, an
-all-reduce with fewer dependent messages is faster, even if it sends more bytes."""
+"""Largest size in bytes of an array that counts as short in all-reduces. Such a short array is all-reduced fast if few
+messages must wait for earlier messages, even if more bytes are sent."""
 
 
 def calculable(schedule):
@@ -71,7 +71,7 @@ def calculated(calculate, schedule, comm: Communicator, x, tag: int, scale: floa
 @calculable
 def ring_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float = 1.0, piece_bytes: int = PIECE_BYTES):
     """Generator (schedule) that sums x over n ranks by a reduce-scatter and an all-gather round a ring. The array x
-    consists of n chunks, and the sum of chunk c is complete first on rank c-1.
+    consists of n chunks, and rank c-1 (modulo n) is the first rank that has the complete sum of chunk c.
 
     In step s of a ring all-reduce, rank i sends chunk i-s to rank i+1 and receives chunk i-s-1 from rank i-1, modulo n.
     In the first n-1 steps of a ring all-reduce, a rank receives partial sums of chunks, to which it adds its own
@@ -117,8 +117,8 @@ def ring_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float =
             receiving.append((step, chunk, k, incoming, comm.Irecv(incoming, left, tag)))
 
         while arrivals or receiving:
-            # Two receives are under way, so that one piece is added while the next piece arrives. Two receives under
-            # way are never for one place in x.
+            # Two receives are under way, so that one piece is added while the next piece arrives.
+            # Two receives that are under way never concern the same piece of x.
             while arrivals and len(receiving) < 2 and not (receiving and receiving[0][1:3] == arrivals[0][1:3]):
                 yield from receive()
             step, chunk, k, incoming, message = receiving.popleft()
@@ -184,8 +184,8 @@ def halving_doubling_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, sc
 
     If n is not a power of two, only p ranks take part in the halving and doubling, where p is the largest power of two
     below n. Each of the n - p ranks that do not take part sends its array to a partner before the halving, and receives
-    the sum from the partner at the end. In n - p pairs of ranks, the whole array is therefore sent once more in each
-    direction.
+    the sum from the partner at the end. For these n - p ranks, the whole array is sent once more to a partner, and the
+    sum is sent once more back.
     """
     n = comm.size
     p = 1 << (n.bit_length() - 1)
@@ -294,9 +294,9 @@ def get_ready(comm: Communicator, variant: str, x):
 
 
 def in_place(comm: Communicator, flat: Flat, variant: str):
-    """Generator (schedule), run on all ranks at once, that returns a copy of ``flat`` in the memory in which the
-    all-reduce ``variant`` needs the fewest copies of the array. If such a copy would save nothing, the schedule returns
-    ``flat`` itself."""
+    """Generator (schedule), run on all ranks at once, that returns a copy of the vector ``flat`` in memory in which the
+    all-reduce ``variant`` can sum it with the fewest copies. If ``variant`` can sum ``flat`` itself with as few copies,
+    the schedule returns ``flat`` itself."""
     if variant in ON_ONE_HOST:
         flat = yield from in_shared_memory(comm, flat)
     elif variant in THROUGH_MEMORY:

@@ -15,7 +15,7 @@ def ring_allgather(comm: Communicator, parts: Sequence, tag: int = tags.ARRAYS):
 
     The messages of the all-gather go round a ring of all ranks. In step s of the all-gather, rank i sends ``parts[i -
     s]`` to its right neighbour. In each step after step 0, a rank sends the part that it received from its left
-    neighbour in the step before. In the whole all-gather, each of the n ranks sends n - 1 parts.
+    neighbour in the step before. During the whole all-gather, each of the n ranks sends n - 1 parts.
     """
     n, rank = comm.size, comm.rank
     right, left = (rank + 1) % n, (rank - 1) % n

@@ -15,7 +15,7 @@ def bfloat16_allreduce(comm, x, tag: int, scale: float):
     The elements of ``x`` are the bits of bfloat16 numbers, stored as uint16, of shape [d]. The array ``x`` consists of
     n chunks, and each rank sends its chunk c to rank c. Rank c adds up the chunks c of all ranks in float32, in the
     order of the ranks. Rank c rounds the sum of its chunk to bfloat16 once, and sends the rounded sum to all ranks.
-    Each rank sends 2(n-1)/n of the bytes of x, as in a ring all-reduce, but no partial sum is rounded to 16 bits.
+    Each rank sends 2(n-1)/n of the bytes of x, as in a ring all-reduce, but partial sums are not rounded to 16 bits.
     """
     n, me = comm.size, comm.rank
     if n == 1 or x.size == 0:

@@ -2,7 +2,7 @@
 negabinary notation (base -2).
 
 Source: De Sensi et al. 2025, Bine trees: Enhancing collective operations by optimizing communication locality (SC).
-For large arrays, the paper uses a reduce-scatter whose distances between partners grow, and an all-gather whose
+For large arrays, the paper on Bine uses a reduce-scatter whose distances between partners grow, and an all-gather whose
 distances shrink. The distances between partners in Bine's steps are 1, 1, 3, 5, 11, ..., alternately to the left and to
 the right, as in the all-reduce Swing. If the number n of ranks is a power of two, the all-reduces Bine and Swing send
 the same messages to the same ranks. The algorithm of this module was taken from the source code of the paper's authors
@@ -11,8 +11,8 @@ so that each message is one contiguous piece of the array.
 
 The all-reduces Bine and Swing differ if the number n of ranks is not a power of two. If n is not a power of two, only p
 ranks take part in Bine's steps, where p is the largest power of two below n. Each of the n - p ranks that do not take
-part sends its array to a partner before the steps, and receives the sum from the partner at the end. In n - p pairs of
-ranks, the whole array is therefore sent once more in each direction.
+part sends its array to a partner before Bine's steps, and receives the sum from the partner at the end. For these n - p
+ranks, the whole array is sent once more to a partner, and the sum is sent once more back.
 """
 
 from grsgd.comm import tags

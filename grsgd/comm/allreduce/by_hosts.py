@@ -101,7 +101,7 @@ def allreduce_by_hosts(comm: Communicator, x, tag: int, scale: float, across: Ca
         count(local, x, hosts.owners)
         yield from buffers.sum_long(x, scale, local.shared.get(VECTORS, ()), beyond)
         return
-    size = PIECE_BYTES // x.itemsize  # the same size of pieces as on hosts with several ranks
+    size = PIECE_BYTES // x.itemsize  # use the same size of pieces as hosts with several ranks
     for begin in range(0, x.size, size):
         yield from beyond(x[begin : begin + size])
 

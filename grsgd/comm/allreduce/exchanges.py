@@ -80,7 +80,7 @@ class Plan:
 
 
 class Share:
-    """The calling rank's array x and its steps in an all-reduce of x over the ranks of a plan.
+    """The calling rank's array x and its steps in an all-reduce of x over the ranks of a `Plan`.
 
     Parameters
     ----------
@@ -112,14 +112,14 @@ class Share:
         return found
 
     def scale(self, factor: float):
-        """Multiply the block of x that the calling rank owns by ``factor``."""
+        """Multiply one block of x, the block that the calling rank owns, by ``factor``."""
         for place in self.slices(self.own) if factor != 1 else ():
             self.x[place] *= factor
 
 
 def reduce_scatter(comm: Communicator, shares: Sequence[Share], tag: int):
-    """Generator (schedule) that computes, in the array ``x`` of each of ``shares``, the sum over all ranks of the block
-    that this rank owns.
+    """Generator (schedule) that computes, in the array ``x`` of each `Share` in ``shares``, the sum over all ranks of
+    the block that this rank owns.
 
     In each step, the rank sends and receives the blocks of all ``shares`` at the same time. The blocks of ``x`` that
     other ranks own are overwritten by partial sums.
@@ -141,7 +141,7 @@ def reduce_scatter(comm: Communicator, shares: Sequence[Share], tag: int):
 
 def all_gather(comm: Communicator, shares: Sequence[Share], tag: int):
     """Generator (schedule), run after `reduce_scatter`, that copies the block owned by each rank to all other ranks, in
-    the array ``x`` of each of ``shares``."""
+    the array ``x`` of each `Share` in ``shares``."""
     for steps in zip(*(share.steps[::-1] for share in shares), strict=True):
         pending = []
         for share, step in zip(shares, steps, strict=True):
@@ -152,8 +152,8 @@ def all_gather(comm: Communicator, shares: Sequence[Share], tag: int):
 
 
 def allreduce(comm: Communicator, shares: Sequence[Share], tag: int, scale: float):
-    """Generator (schedule) that sets the array ``x`` of each of ``shares`` to ``scale`` times the sum of ``x`` over all
-    ranks."""
+    """Generator (schedule) that sets the array ``x`` of each `Share` in ``shares`` to ``scale`` times the sum of ``x``
+    over all ranks."""
     yield from reduce_scatter(comm, shares, tag)
     for share in shares:
         share.scale(scale)

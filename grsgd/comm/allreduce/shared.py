@@ -98,8 +98,8 @@ arrays. The other keys of ``shared`` are tags, under which `shared_allreduce` st
 
 
 def parts_allreduce(comm: Communicator, x, tag: int, scale: float, owners: int, beyond=None):
-    """Generator (schedule) that computes the sums of `shared_allreduce`, bit for bit, by messages. In this all-reduce,
-    ranks send each other as many bytes as they read from each other's memory in `shared_allreduce`.
+    """Generator (schedule) that computes, by messages, the same sums as `shared_allreduce`, bit for bit. In this
+    all-reduce, ranks send each other as many bytes as they read from each other's memory in `shared_allreduce`.
 
     ``owners``: number of ranks that each sum one part of x. ``beyond(part)``: a schedule that changes the sum of a part
     of x, for example by adding the sums of other hosts, before other ranks receive the sum.
@@ -116,7 +116,7 @@ def parts_allreduce(comm: Communicator, x, tag: int, scale: float, owners: int, 
         yield arriving
         total = rows[0]
         for row in rows[1:]:
-            if row is mine:  # add the sum so far into this rank's part of x and go on there, because a + b equals b + a
+            if row is mine:  # from now on, add into this rank's part, because a + b and b + a have equal bits
                 total, row = row, total
             total += row
         if scale != 1:

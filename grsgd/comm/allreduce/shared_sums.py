@@ -24,8 +24,7 @@ With more checks, waits would be shorter on an idle machine, but longer if other
 """
 COMPILED = (np.dtype("float32"), np.dtype("float64"))
 ENTERED, DONE, PLACE = range(3)
-"""The array of numbers in shared memory has one row per rank, in which the rank publishes its progress, and the columns
-ENTERED, DONE and PLACE.
+"""Columns of the array of numbers in shared memory, which has one row per rank: ENTERED, DONE and PLACE.
 
 ENTERED: number of the last phase of an all-reduce for which the rank has written its array to shared memory. DONE:
 number of the last phase of an all-reduce in which the rank has summed its part of the arrays. PLACE: position of the
@@ -143,8 +142,8 @@ class Buffers:
         return rows, begin
 
     def _next_buffer(self, piece) -> tuple[np.ndarray, int]:
-        """Begin the next phase. Return the memory of all ranks (one row per rank), and the index in a row at which the
-        buffer of this phase begins."""
+        """Begin the next phase of an all-reduce. Return the memory of all ranks (one row per rank), and the index in a
+        row at which the buffer of this phase begins."""
         self.phase += 1
         return self.memory.rows(piece.dtype), self.phase % 2 * (self.piece_bytes // piece.itemsize)
 
@@ -163,8 +162,8 @@ class Buffers:
             raise RuntimeError(f"an all-reduce of arrays that lie in different places of shared memory: {places}")
 
     def _replace_part(self, rows: np.ndarray, begin: int, size: int, scale: float, beyond):
-        """Generator (schedule) that sums the part of a piece for which this rank is responsible over all ranks, and
-        writes the sum into the rows of all ranks."""
+        """Generator (schedule) that computes the sum over all ranks of this rank's part of a piece, and writes the sum
+        into the rows of all ranks."""
         if self.rank >= self.owners:
             return
         first, last = (begin + end for end in part(self.rank, self.owners, size))
@@ -194,9 +193,8 @@ class Reached:
         return self.buffers.loops.reached(self.buffers.memory.flags, self.column, self.phase)
 
     def wait(self):
-        """Generator (schedule) that waits until all ranks have reached the phase of this pollable. If no other rank
-        needs this rank's core, the schedule checks `TRIES` times whether the ranks have reached the phase before it
-        yields."""
+        """Generator (schedule) that waits until ``Test()`` of this pollable returns True. If no other rank needs this
+        rank's core, the schedule calls ``Test()`` up to `TRIES` times before it yields."""
         buffers = self.buffers
         if not buffers.loops.reached_soon(buffers.memory.flags, self.column, self.phase, buffers.tries):
             yield self

@@ -8,12 +8,12 @@ rho(s), modulo n. The distance rho(s) between partners in step s is the sum of (
 rank sends half of the array to one neighbour, a quarter to the other neighbour, and an eighth to a rank at distance
 three. In successive steps of Swing, a rank sends alternately to the left and to the right.
 
-Take the distances of the first ceil(log2 n) steps with alternating signs: the sums over all subsets of these distances
-are 2^ceil(log2 n) consecutive numbers, all different. Each block of the array can therefore reach all ranks if n is
-even. If n is not a power of two, a block could reach some ranks by two paths. In this module a rank receives each block
-only once, in the earliest step of the all-gather in which its partner has the block. For every even n, each rank
-therefore sends 2(n-1)/n of the array. If n is not a power of two, the blocks that a rank sends in one step are not
-contiguous, so the rank sends several messages per step.
+Add up any subset of the distances of the first ceil(log2 n) steps, with alternating signs: the possible sums are
+2^ceil(log2 n) consecutive numbers, and no two subsets have equal sums. Each block of the array can therefore reach all
+ranks if n is even. If n is not a power of two, a block could reach some ranks by two paths. In this module a rank
+receives each block only once, in the earliest step of the all-gather in which its partner has the block. For every even
+n, each rank therefore sends 2(n-1)/n of the array. If n is not a power of two, the blocks that a rank sends in one step
+are not contiguous, so the rank sends several messages per step.
 
 If n is odd, the last rank takes no part in the steps of Swing, and exchanges blocks with all other ranks directly. For
 odd n, the last rank sends 1/n of the array to each other rank, and receives 1/n from each, both in the reduce-scatter

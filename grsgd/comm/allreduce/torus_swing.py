@@ -5,10 +5,10 @@ Source: De Sensi, Bonato, Saam, Hoefler 2024, Swing: Short-cutting rings for hig
 torus with D dimensions, the array is divided into 2 D parts, and a separate all-reduce sums each part. The all-reduces
 of all parts run at the same time, step by step. In the all-reduce of one part, successive steps use the dimensions of
 the torus in turn. In the steps of one dimension, the partners are the partners of Swing on a ring with as many ranks as
-the dimension. The first D parts of the array, and also the last D parts, begin with D different dimensions. In the
-all-reduces of the last D parts, directions are mirrored: a rank sends to the left in a dimension while it sends a part
-of the first D to the right. In each step every rank therefore sends in both directions of every dimension. When an
-all-reduce has made all steps of a dimension, it skips the dimension from then on.
+the dimension. The all-reduces of the first D parts of the array begin in D different dimensions, and the all-reduces of
+the last D parts as well. In the all-reduces of the last D parts, directions are mirrored: a rank sends to the left in a
+dimension while it sends a part of the first D to the right. In each step every rank therefore sends in both directions
+of every dimension. When an all-reduce has made all steps of a dimension, it skips the dimension from then on.
 """
 
 import math
@@ -30,8 +30,8 @@ def torus_swing_allreduce(
     of Swing in every dimension.
 
     ``sizes``: number of ranks in each dimension of the torus; every size must be even. Ranks are placed on the torus in
-    row-major order: the last coordinate of ranks with consecutive numbers varies fastest. Raises ValueError if a size
-    in ``sizes`` is odd, or if the product of ``sizes`` is not the number of ranks.
+    row-major order, in which the last coordinate varies fastest. Raises ValueError if a size in ``sizes`` is odd, or if
+    the product of ``sizes`` is not the number of ranks.
     """
     sizes = tuple(sizes)
     if math.prod(sizes) != comm.size or any(size % 2 for size in sizes):

@@ -7,7 +7,7 @@ from grsgd.models.shape_only import ShapeOnlyArray
 
 def empty_like(array, size: int, dtype: str):
     """Return a new array of ``size`` elements of the type of ``array``: a NumPy array, a CuPy array, or an array
-    without content."""
+    without content (for simulations)."""
     if type(array) is ShapeOnlyArray:
         return ShapeOnlyArray(size, dtype, real_prefix=False)
     return type(array)(size, dtype=dtype)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 ANSWER_SECONDS = 0.25
 """Number of seconds for which a receiver waits for a rank's answer before it asks the next rank for the missing parts
-of a packet. The receiver waits `ANSWER_SECONDS` in addition to the time that it takes to send the answer."""
+of a packet. The receiver waits `ANSWER_SECONDS` in addition to the time for sending the answer."""
 SILENT_SECONDS = 1.0
 """Number of seconds for which a receiver waits for the next datagram of a packet's sender before it asks other ranks
 for missing parts of the packet. The receiver waits `SILENT_SECONDS` in addition to the time for which a rank sends
@@ -34,7 +34,7 @@ class SlowRanks:
 
     def order(self, sender: int, others: list[int], first: int, number_of_round: int) -> list[int]:
         """Return the order in which a receiver asks ranks for missing parts: ``sender``, and ``others``, the other
-        ranks that hold the block.
+        ranks that hold the packet's block.
 
         ``first``: a number that determines which of the ranks ``others`` is asked first. Each receiver should pass a
         different ``first``, so that not all receivers ask the same rank.

@@ -54,7 +54,7 @@ ROOM_SHARE, MIN_ROOM = 2, 4 * 2**20
 `UNREAD_SECONDS`, but of at least `MIN_ROOM` bytes.
 
 `ROOM_SHARE` is larger than 1, because the kernel counts its own overhead of each datagram as well as the datagram's
-bytes. The number of bytes also limits the kernel memory that datagrams of other programs can use.
+bytes. These numbers also limit the kernel memory that datagrams of other programs can use at a socket.
 """
 
 
@@ -89,9 +89,9 @@ class IpMulticast(Unicast):
         self._outgoing: dict[int, Outgoing] = {}
         self._to_send: deque[Outgoing] = deque()
         self._early_answers: dict[int, list[tuple]] = {}
-        """Reports of receivers on the parts that they lack of packets that this rank has not begun to send: pairs
-        (receiver, mask of missing parts), by the packet's number. A receiver can send its report so early, because
-        other ranks may have sent the packet's parts to the receiver."""
+        """Reports of receivers that arrived before this rank began to send the packet: pairs (receiver, mask of the
+        parts that the receiver lacks), by the packet's number. A receiver can send its report before the packet is
+        sent, because other ranks may have sent the packet's parts to the receiver."""
         self._early: dict[tuple[int, int], dict[int, bytes]] = {}
         """Parts of packets of the present exchange that arrived before this rank called `receive` for the packet, by
         the packet's sender and number."""

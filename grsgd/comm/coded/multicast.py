@@ -42,9 +42,9 @@ class Unicast:
         self.round = 0
 
     def open(self, packets: Mapping[Packet, int], blocks: Blocks | None = None):
-        """Prepare this transport for ``packets``. All ranks must call `open` at once. A transport's `open` may return a
-        schedule (a generator that yields each object for which the schedule waits), and the caller must run the
-        schedule.
+        """Prepare this transport to send and receive ``packets``. All ranks must call `open` at once. A transport's
+        `open` may return a schedule (a generator that yields each object for which the schedule waits), and the caller
+        must run the schedule.
 
         ``packets``: the packets that this rank sends or receives, with the number of bytes of each packet. ``blocks``:
         blocks of this rank, or None if other ranks cannot ask this rank for missing parts of packets.
@@ -59,8 +59,8 @@ class Unicast:
         """Record that this rank has sent and received all packets of the present exchange."""
 
     def send(self, packet: Packet, content) -> list:
-        """Start to send ``packet`` with ``content``. Return pollables whose ``Test()`` returns True when the caller may
-        change ``content``."""
+        """Start to send ``packet``, whose content is the array ``content``. Return pollables whose ``Test()`` returns
+        True when the caller may change ``content``."""
         return [about(packet, self.comm.Isend(content, receiver, self.tag(packet))) for receiver in packet.receivers]
 
     def receive(self, packet: Packet, content) -> list:
@@ -82,7 +82,7 @@ class Unicast:
 
     def close(self):
         """Free the resources that `open` allocated for this transport. All ranks must call `close` at once, while no
-        packet is under way. A transport's `close` may return a schedule, which the caller must run."""
+        packet is under way. A transport's `close` may return a schedule (a generator), which the caller must run."""
 
 
 class Multicast(Unicast):

@@ -253,7 +253,7 @@ class Coming(DatagramTrain):
         """Return the rate in bytes per second at which the datagrams of the trial arrived, headers included. If fewer
         than two datagrams of the trial arrived, the rate is 0.
 
-        If this rank reads datagrams more slowly than they arrive, the property is the rate at which this rank can read.
+        If this rank reads datagrams more slowly than they arrive, the rate is the rate at which this rank can read.
         """
         if len(self.stamps) < 2:
             return 0.0

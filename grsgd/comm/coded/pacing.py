@@ -1,14 +1,14 @@
-"""A limit on the rate at which a rank sends datagrams. The limit is necessary because a network, unlike TCP, does not
-slow down a sender of multicast datagrams."""
+"""A limit on the rate at which a rank sends datagrams. The limit is necessary because IP multicast, unlike TCP, does
+not slow down a sender that is too fast."""
 
 from collections.abc import Callable
 
 MAX_SECONDS = 0.01
-"""Largest number of bytes that a rank may send at once, given as the seconds in which the rank's rate allows as many
-bytes. A rank can therefore send faster than its rate for a short time after a pause in sending."""
+"""Largest number of bytes that a rank may send at once, in seconds: the number of bytes is `MAX_SECONDS` times the
+rank's rate. A rank can therefore send faster than its rate for a short time after a pause in sending."""
 MAX_DATAGRAMS = 2
-"""Number of the largest datagrams that a rank may send at once even if its rate is very low. Without `MAX_DATAGRAMS`, a
-rank with a very low rate could never send a datagram."""
+"""Number of datagrams of the largest size that a rank may send at once, even if its rate is very low. Without
+`MAX_DATAGRAMS`, a rank with a very low rate could never send a datagram."""
 
 
 class Pace:

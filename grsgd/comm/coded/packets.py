@@ -85,8 +85,8 @@ class Outgoing:
 class Incoming:
     """A packet that this rank receives through ``transport``, an `IpMulticast`.
 
-    ``Test()`` of an `Incoming` returns True when this rank has the whole packet and has told the packet's sender so, or
-    which parts it lacked.
+    ``Test()`` of an `Incoming` returns True when this rank has the whole packet, and has told the packet's sender that
+    no part is missing, or which parts were.
     """
 
     def __init__(self, transport, packet: Packet, content: np.ndarray):

@@ -23,15 +23,15 @@ class Parting:
     step. The arbiter proposes to end the run without the ranks that have not finished their last step. The arbiter
     makes its proposal when all other ranks have finished or are lost, or ``patience`` seconds after its own last step.
     A rank agrees to only one proposal at a time, and an arbiter agrees to its own proposal. A proposal becomes the
-    decision when all ranks that it does not leave behind have agreed to it. Because a rank agrees to only one proposal
-    at a time, no rank takes part in two decisions. If a silent rank sends messages again after the decision, it learns
-    that it is left behind.
+    decision when all ranks that the proposal does not leave behind have agreed to it. Because a rank agrees to only one
+    proposal at a time, no rank takes part in two decisions. If a silent rank sends messages again after the decision,
+    it learns that it is left behind.
 
     There can be two arbiters, if a lower rank finishes after a higher rank has proposed to end the run without the
-    lower rank. If some ranks agree to the higher rank's proposal, and other ranks to the lower rank's proposal, neither
-    proposal gets the agreement of all ranks. Therefore an arbiter withdraws its proposal if it learns, before the
-    decision, that a lower rank has finished. An arbiter that has withdrawn its proposal makes no second proposal. Ranks
-    that had agreed to the withdrawn proposal may then agree to the lower rank's proposal.
+    lower rank. If there are two arbiters, some ranks may agree to one proposal and other ranks to the other proposal,
+    so that neither proposal gets the agreement of all ranks. Therefore an arbiter withdraws its proposal if it learns,
+    before the decision, that a lower rank has finished. An arbiter that has withdrawn its proposal makes no second
+    proposal. Ranks that had agreed to the withdrawn proposal may then agree to the proposal of the lower arbiter.
     """
 
     def __init__(self, queues: Queues, streams: Streams, driver, silent: int, patience: float):
@@ -48,9 +48,9 @@ class Parting:
         None if ``patience`` is infinite."""
 
     def agree(self):
-        """Generator (schedule) that waits for the decision of all ranks, and returns the ranks that are left behind,
-        perhaps with this rank among them. Raises SilentRanks if more ranks are silent than the option
-        ``algorithm.silent`` allows."""
+        """Generator (schedule) that waits for the ranks' decision, and returns the ranks that are left behind, perhaps
+        with this rank among them. Raises SilentRanks if more ranks are silent than the option ``algorithm.silent``
+        allows."""
         began = self.driver.clock()
         if self.patience < math.inf:
             self.alarm = self.driver.start(self.watch_the_clock())

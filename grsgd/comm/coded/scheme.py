@@ -24,8 +24,8 @@ MAX_PACKETS_IN_FLIGHT = 64
 MAX_BYTES_IN_FLIGHT = 256 * 2**20
 """Approximate largest total size in bytes of the packets that one rank may send and receive at the same time.
 
-Even for large packets, a rank may send and receive as many packets as the run has ranks, because with fewer packets
-some links would be idle.
+Even if packets are large, a rank may send and receive one packet per rank of the run, because with fewer packets some
+links would be idle.
 """
 
 
@@ -52,7 +52,8 @@ class Scheme:
     num_blocks: int
     """Number of different blocks that all ranks together compute."""
     lost: frozenset[int] = frozenset()
-    """The silent ranks that the other ranks have left behind, as determined by `close`."""
+    """The silent ranks (which sent no messages for too long) that the other ranks have left behind, as determined by
+    `close`."""
 
     def __init__(
         self, transport: Unicast, n: int, r: int, rank: int, length: int, fixed_point: FixedPoint, empty: Callable
@@ -86,13 +87,15 @@ class Scheme:
         kernels(self.total).prepare()
 
     def open(self):
-        """Prepare the transport of packets; for multicast, this makes the multicast groups. Call `open` on all ranks at
-        once, before the first `add_up`. `open` returns None, or a schedule (generator) that the caller must run."""
+        """Prepare the transport that sends packets; a multicast transport makes its multicast groups. Call `open` on
+        all ranks at once, before the first `add_up`. `open` returns None, or a schedule (generator) that the caller
+        must run."""
         return self.transport.open({packet: ELEMENT_BYTES * self.size(packet) for packet in self.packets}, self)
 
     def close(self):
-        """Close the transport of packets; for multicast, this frees the multicast groups. Call `close` on all ranks at
-        once, after the last `add_up`. `close` returns None, or a schedule (generator) that the caller must run."""
+        """Close the transport that sends packets; a multicast transport frees its multicast groups. Call `close` on all
+        ranks at once, after the last `add_up`. `close` returns None, or a schedule (generator) that the caller must
+        run."""
         return self.transport.close()
 
     needs_no_blocks = False
@@ -182,7 +185,7 @@ class Scheme:
         out[: end - begin] = self.block_buffer(self.blocks.index(block))[begin:end]
 
     def make_packet(self, packet: Packet, piece):
-        """Replace ``piece``, the elements of a block that this rank gets from ``packet``, by the content of ``packet``
+        """Replace ``piece``, the elements of a block that this rank gets from ``packet``, by the content of ``packet``,
         in place. The array ``piece`` is as long as the packet."""
 
     def add_up(self):
@@ -199,10 +202,10 @@ class Scheme:
 
     def exchange(self, packets: Iterable[Packet]):
         """Generator (schedule) that sends and receives the packets ``packets``, several packets at a time. All ranks
-        must pass the packets in the same order.
+        must pass their packets in the same order, the order of the attribute `packets`.
 
-        Because of the equal order, no rank waits for ever. To see this, consider the first packet that has not arrived
-        at all its receivers: its sender is sending it, and all its receivers are receiving it.
+        Because all ranks have the same order of packets, no rank waits for ever. To see this, consider the first packet
+        that has not arrived at all its receivers: its sender is sending it, and all its receivers are receiving it.
         """
         self.transport.next_round()
         under_way = deque()

@@ -152,10 +152,9 @@ def find_interface(wanted: str | None, others: list[str], group: tuple[str, int]
     address, or its network such as 10.0.0.0/24.
 
     If ``wanted`` is None and ``others`` (the names of the other hosts) is empty, return the loopback interface. If
-    ``wanted`` is None and ``others`` contains hosts, return the interface from which a route leads to one of these
-    hosts, to the first such host. If no route leads to any host in ``others``, return the interface from which a route
-    leads to the multicast group ``group``. Raises NoMulticast if no network interface of this host meets these
-    conditions.
+    ``wanted`` is None and ``others`` contains hosts, return the interface of the route to the first of these hosts to
+    which a route leads. If no route leads to any host in ``others``, return the interface from which a route leads to
+    the multicast group ``group``. Raises NoMulticast if this host has no such network interface.
     """
     there = interfaces()
     if wanted is not None:

@@ -17,7 +17,7 @@ from grsgd.comm.pollables import Until
 
 AHEAD = 1
 """Number of steps by which a message that this rank receives may be ahead of this rank's present step. Messages for
-steps further ahead stay with their senders until this rank has reached an earlier step."""
+steps further ahead wait on the sending ranks until this rank has gone on."""
 
 
 class HeaderKind(IntEnum):
@@ -93,7 +93,7 @@ class Streams:
         self.step = 0
         """Number of this rank's present training step."""
         self.newest = {rank: -1 for rank in range(comm.size) if rank != comm.rank}
-        """Last step for which each other rank has announced a message to this rank."""
+        """Last step for which each other rank has announced to this rank that it has a message."""
         self.said: dict[HeaderKind, dict[int, np.ndarray]] = defaultdict(dict)
         """The values of the headers that this rank has received, of all kinds except STEP, by kind of the header and
         sending rank."""
@@ -154,7 +154,7 @@ class Streams:
         return sum(newest >= self.step for newest in self.newest.values())
 
     def go_on(self):
-        """End the present step, discard its messages, and begin the next step."""
+        """End the present step, discard the step's messages, and begin the next step."""
         with self._lock:
             self._arrived.pop(self.step)
             self.step += 1

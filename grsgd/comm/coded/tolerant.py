@@ -27,12 +27,12 @@ from grsgd.text import ranks_in_words
 
 LAG_BYTES = 256 * 2**20
 """Total size in bytes of the messages that a rank stores for another rank that is some steps behind. If the parameter
-``lag`` is not given, a rank stores the messages of as many steps as fit, but of at least `MIN_LAG` and at most
-`MAX_LAG` steps."""
+``lag`` is not given, a rank stores the messages of as many steps as fit into `LAG_BYTES`, but of at least `MIN_LAG` and
+at most `MAX_LAG` steps."""
 MIN_LAG, MAX_LAG = 8, 1000
 NEWS = 1 / 16
-"""Longest time for which a rank that was late in the last step waits for headers from other ranks, divided by the time
-in which the rank computes its blocks."""
+"""Longest time for which a rank that was late in the last step waits for headers, as a fraction of the time in which it
+computes its blocks."""
 
 
 class TolerantSum(Scheme):
@@ -40,10 +40,10 @@ class TolerantSum(Scheme):
     arrived.
 
     If a rank has received enough messages before it has computed its blocks (`is_over`), it takes the step without
-    computing its blocks. Such a late rank computes its own message from the messages of other ranks, and sends it to
-    the ranks that may still need it. Therefore each rank that is not silent sends a message in each step, and no step
-    waits for a silent rank. Messages wait in `Queues` until the receiving rank receives them. If a receiving rank is
-    more than ``lag`` steps behind, the other ranks send it no more messages (`is_left_behind`).
+    computing its blocks. A rank that has not computed its blocks computes its message from the messages of other ranks,
+    and sends it to the ranks that may still need it. Therefore each rank that is not silent sends a message in each
+    step, and no step waits for a silent rank. Messages wait in `Queues` until the receiving rank receives them. If a
+    receiving rank is more than ``lag`` steps behind, the other ranks send it no more messages (`is_left_behind`).
 
     Parameters
     ----------
@@ -199,8 +199,8 @@ class TolerantSum(Scheme):
         self.streams.take(self.rank, step)
 
     def _send_made(self, step: int, senders: tuple[int, ...]):
-        """Compute this rank's message for ``step`` from the messages of other ranks. Send the message to all ranks that
-        may lack messages to end the step."""
+        """Compute this rank's message for ``step`` from the messages of the ranks ``senders``. Send the message to all
+        ranks that may lack messages to end the step."""
         if receivers := self._in_need(step):
             buffer = self.queues.take_buffer()
             factors = self.code.repeating(senders, self.rank)

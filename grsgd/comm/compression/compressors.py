@@ -177,7 +177,7 @@ class TopK(SomeValues):
 
     def parts(self, payload: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return views of ``payload``: the values, and the indices of these values in the vector. The payload begins
-        with the array whose elements are wider, so that values and indices are aligned in memory."""
+        with the array (values or indices) of wider elements, so that both arrays are aligned in memory."""
         if self.dtype.itemsize < 4:
             return payload[4 * self.k :].view(self.dtype), payload[: 4 * self.k].view(torch.int32)
         end = self.dtype.itemsize * self.k
@@ -221,7 +221,7 @@ class RandomK(SomeValues):
         return payload[8:].view(self.dtype), self.places(payload)
 
     def places(self, payload) -> torch.Tensor:
-        """Return the indices in the vector of the values that ``payload`` contains: int64 of shape [k]."""
+        """Return the indices, in the vector, of the values that ``payload`` contains: int64 of shape [k]."""
         if payload.is_meta or not self.size:
             return torch.zeros(self.k, dtype=torch.int64, device=payload.device)
         random = generator(Purpose.COMPRESSION, int(payload[:8].view(torch.int64)))
@@ -256,8 +256,8 @@ class InBlocks(Compressor):
         return payload[4 * self.blocks :]
 
     def write(self, codes: torch.Tensor, payload: torch.Tensor):
-        """Pack ``codes``, an array of uint8 numbers below 2**bits of shape [blocks, BLOCK], into ``payload``. The first
-        code of a byte is in the byte's lowest bits."""
+        """Pack ``codes``, an array of uint8 numbers below 2**bits of shape [blocks, BLOCK], into ``payload``. Each byte
+        of the payload contains its first code in its lowest bits."""
         each = 8 // self.bits
         shifts = torch.arange(each, device=codes.device, dtype=torch.uint8) * self.bits
         packed = (codes.view(-1, each) << shifts).sum(1, dtype=torch.uint8)
@@ -355,7 +355,7 @@ def make_compressor(options: CompressionOptions, x: torch.Tensor) -> Compressor:
 
 
 def payload_share(options: CompressionOptions) -> float:
-    """Return the number of bytes of a long vector's payload, divided by the vector's bytes in float32."""
+    """Return the number of bytes of a long vector's payload, divided by the bytes of the float32 vector."""
     cls, size = COMPRESSORS[options.compression or "none"], 1000 * BLOCK
     ratio = {"ratio": options.ratio or RATIO} if cls in (TopK, RandomK) else {}
     return cls(size, torch.float32, torch.device("cpu"), **ratio).nbytes / (4 * size)

@@ -43,7 +43,7 @@ class ErrorFeedback:
         of = compressor.size, compressor.dtype, compressor.device
         self.e = Flat.zeros(*of).tensor if e is None else e
         self.decoded = Flat.zeros(*of).tensor
-        """Vector that the receivers decode from the last payload that was encoded."""
+        """Vector that the receivers decode from the last encoded payload."""
 
     def encode(self, x: torch.Tensor, payload: torch.Tensor, number: int):
         """Compress the sum of ``x`` and the compression error ``e``, and write the result into ``payload``. ``number``:

@@ -1,7 +1,7 @@
 """Loops of the compressors, compiled by numba, for vectors of float32 and float64 on the CPU. One of these loops, for
 example, finds the k largest values of a vector.
 
-Each loop passes over memory once or twice, and releases Python's global interpreter lock.
+Each loop reads or writes the memory of a vector once or twice, and releases Python's global interpreter lock.
 """
 
 import numpy as np
@@ -16,8 +16,8 @@ RUN, RUN_EVERY = 16, 2048
 """Sizes of the sample from which the function `largest` estimates the k-th largest magnitude: the sample consists of
 the first `RUN` of every `RUN_EVERY` values of a vector."""
 PIECE = 1 << 11
-"""Number of values of the difference x - y of two vectors that a loop computes at a time. `PIECE` values fit into the
-processor's first cache, from which the loop reads them again."""
+"""Number of values of the difference x - y of two vectors that a loop computes at a time. The `PIECE` values fit into
+the processor's first cache, from which the loop reads them again."""
 
 
 # The loops use integers of 32 bits, although numba would choose 64 bits, because a vector register holds twice as many

@@ -79,8 +79,8 @@ class Group:
         self.processes: list[int] = list(range(self.size))
         """The numbers of the processes that train together, in the order of their ranks."""
         self.epoch: int | None = self.size if self.membership.process < self.size else None
-        """Number of joins and deaths of processes that happened before this group formed. Because each later group
-        knows more joins or deaths, each group of a run has a different epoch.
+        """Number of joins and deaths of processes that had happened when this group formed. Each group of a run has a
+        different epoch, because later groups have seen more joins or deaths.
 
         On a process that has not yet met the other processes, the epoch is None.
         """
@@ -99,9 +99,9 @@ class Group:
         """Return the number of joins and deaths of processes of which this process knows, which becomes the epoch of
         the next group.
 
-        A process dies at most once, and no process forgets a join or a death that it has learnt of. Suppose that one
-        process knows all joins and deaths that another process knows: if their numbers of joins and deaths are equal,
-        the two processes know the same joins and deaths.
+        A process dies at most once, and no process forgets a join or a death that it has learnt of. Two processes whose
+        numbers are equal know the same joins and deaths, if one of them knows all joins and deaths that the other
+        process knows.
         """
         return sum(1 + (process in self.membership.dead) for process in list(self.membership.joined))
 
@@ -114,7 +114,7 @@ class Group:
 
     def meet(self, numbers: Sequence[float]):
         """Generator (schedule) that forms a new group: it waits until all training processes know of each other, and
-        returns a dictionary with the ``numbers`` of each process.
+        returns a dictionary from each process to its ``numbers``.
 
         If some process has ended its training, the schedule returns None, because then all processes may end their
         training.

@@ -41,11 +41,11 @@ class Meeting:
 
     In algorithms whose ranks do not wait for each other, each rank meets before its next step. In algorithms whose
     ranks wait for each other in every step (in lockstep), all ranks meet before the first step that no rank has begun.
-    To find this step, each rank that receives a request to meet tells all ranks how many steps it has taken. After a
-    rank has received a request to meet, it takes at most one more step before it knows the numbers of steps of all
-    ranks. Therefore no rank has begun the step after the largest number of steps, and all ranks meet before this step.
-    Every rank can reach the step before which the ranks meet, because it needs no message from a rank that already
-    waits for the meeting.
+    To find the first step that no rank has begun, each rank that receives a request to meet tells all ranks how many
+    steps it has taken. After a rank has received a request to meet, it takes at most one more step before it knows the
+    numbers of steps of all ranks. Therefore no rank has begun the step after the largest number of steps, and all ranks
+    meet before this step. Every rank can reach the step before which the ranks meet, because it needs no message from a
+    rank that already waits for the meeting.
 
     ``comm``: a communicator on which only meetings use the tags of meetings (`grsgd.comm.tags`).
     """
@@ -62,14 +62,14 @@ class Meeting:
         If no meeting was requested, or if all requested meetings are over, the value is None.
         """
         self.is_held = False
-        """Whether this rank has stopped training because of the present meeting. While `is_held` is True, the rank
+        """Whether this rank has stopped training because a meeting takes place. While `is_held` is True, the rank
         ignores requests for other meetings."""
         self._asked: deque[str] = deque()
         """The reasons of the requests to meet that this process has made and has not yet sent to the other ranks."""
         self._taken = 0
         self._said: np.ndarray | None = None
-        """Number of steps that each rank has taken, as the ranks have told each other. The last element of the array is
-        the number of ranks that want the run to end."""
+        """Number of steps that each rank has taken, as the ranks have told each other. The last element of this array
+        is the number of ranks that want the run to end."""
         self._exchange = None
         self._sending = []
         self._told = self._heard_of = 0
@@ -137,9 +137,9 @@ class Meeting:
         until no message of a meeting is under way.
 
         Until all ranks run `end`, a rank may still request a meeting before a step that no rank takes any more. The
-        schedule must receive such requests, because MPI libraries use the numbers of freed communicators again. A
-        message that is never received on a freed communicator could therefore be received on a later communicator with
-        the same number.
+        schedule must receive such requests, because MPI libraries reuse the numbers of freed communicators. A message
+        that is never received on a freed communicator could therefore be received on a later communicator with the same
+        number.
         """
         yield from halving_doubling_allreduce(self.comm, np.zeros(1), tags.MEETING_END)
         self.is_held = True
@@ -179,7 +179,7 @@ class Meeting:
         self._told += 1
 
     def _heard(self) -> str | None:
-        """Receive the requests to meet that other ranks have sent. Return the reason of a request for a meeting that is
+        """Receive the requests to meet that other ranks have sent. Return the reason in a request for a meeting that is
         not over, or None if no such request has arrived.
 
         Requests for a meeting that is over are ignored, because several ranks may have requested the same meeting.

@@ -1,5 +1,5 @@
-"""Membership: a record of which process holds (runs) which rank, in a run in which a process may die and be replaced by
-another process.
+"""Membership: a record of which process holds (runs as) which rank, in a run in which a process may die and be replaced
+by another process.
 
 The first n processes of a job hold the n *ranks*: each of them trains as one rank. The other processes of the job are
 *spares*, which wait until a process dies. When the process of a rank has died, the lowest living spare takes the lowest
@@ -76,7 +76,8 @@ class Membership:
         self.dead: set[int] = set()
         self.deaths: list[Death] = []
         self.on_change: list[Callable[[int], None]] = []
-        """Functions that are called with the number of each rank whose process has died or been replaced."""
+        """Functions that are called with the number of a rank when the process of this rank has died or been
+        replaced."""
         self._sending: list = []
         self._noting = threading.RLock()
         """Lock that a thread holds while it records the death of a process or a new process of a rank. The lock is
@@ -177,7 +178,7 @@ class Membership:
 
     @property
     def is_next(self) -> bool:
-        """Return True if this process is the spare that takes the next rank whose process dies."""
+        """Return True if this process is the spare that takes the next rank whose process has died."""
         return self.process == min(self.spares, default=None)
 
     def begin(self):
@@ -225,7 +226,7 @@ class Membership:
         if process in self.dead or (holder is not None and holder > process):
             return
         now = self.clock()
-        if holder is not None:  # this process did not know of the death of the rank's former process
+        if holder is not None:  # this process did not know that the rank's former process has died
             self._forget(holder)
             self.deaths.append(Death(rank, holder, now))
         for number, death in enumerate(self.deaths):

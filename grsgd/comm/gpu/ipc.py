@@ -15,8 +15,8 @@ from grsgd.comm.gpu.staged import HEADER_BYTES, Staged, header_fields
 from grsgd.comm.gpu.transport import Chunk, Transfer
 
 SHORT_BYTES = 32 * 2**10
-"""Largest size in bytes of a message between ranks of one host that is copied through host memory instead of by IPC.
-Unlike a copy by IPC, a message through host memory needs no answer of the receiver."""
+"""Largest size in bytes of a message between ranks of one host that is sent through host memory instead of by CUDA IPC.
+Unlike a message by CUDA IPC, a message through host memory needs no answer of the receiver."""
 IPC_FIELDS = slice(3, 13)
 """Position in a message's header of the fields for CUDA IPC. The fields say whether to copy the content by IPC, the
 offset of the content in the sender's GPU memory, and the IPC handle of this memory (64 bytes)."""

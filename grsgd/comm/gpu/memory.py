@@ -19,8 +19,8 @@ class Memory:
     copies.
 
     Arrays in GPU memory must be contiguous CuPy arrays on the current device. Arrays in host memory must be NumPy
-    arrays of uint8. Methods of `Memory` that copy return a `GpuEvent` without waiting for the end of the copy. The
-    GPU's computations are in torch's current stream, which CuPy also uses unless torch or CuPy is given another stream.
+    arrays of uint8. Methods of `Memory` that copy return a `GpuEvent` without waiting for the end of the copy. The GPU
+    runs computations in torch's current stream, which CuPy also uses unless torch or CuPy is given another stream.
     """
 
     def __init__(self):
@@ -43,7 +43,7 @@ class Memory:
         """Return new pinned host memory of ``nbytes`` bytes, which is allocated by the operating system and registered
         with CUDA.
 
-        The memory has huge pages if the operating system offers huge pages. From such memory, MPI libraries copy to
+        The memory has huge pages if the operating system offers huge pages. MPI libraries copy from such memory to
         another process of the host a tenth faster than from memory that CUDA allocates.
         """
         pages = mmap.mmap(-1, max(nbytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -95,7 +95,7 @@ class Memory:
 
     def open(self, handle: bytes) -> int:
         """Open the GPU memory of another process on this host by its IPC handle, and return the memory's address in
-        this process. The memory stays open."""
+        this process. The opened memory is not closed again."""
         if handle not in self._opened:
             self._opened[handle] = self.runtime.ipcOpenMemHandle(handle, self.runtime.cudaIpcMemLazyEnablePeerAccess)
         return self._opened[handle]

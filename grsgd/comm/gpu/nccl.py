@@ -1,9 +1,9 @@
 """A transport that uses NCCL for long messages of arrays in GPU memory and for all-reduces.
 
 NCCL messages have no tags, so the sender and the receiver of a message must call NCCL in the same order. Therefore the
-sender announces each NCCL message by an MPI message with the tag. The receiver answers the announcement with a turn,
-the position of the message among all NCCL messages from this sender. After the answer, the sender and the receiver call
-NCCL in the order of the turns.
+sender announces each NCCL message by an MPI message, which has the tag of the NCCL message. The receiver answers the
+announcement with a turn, which is the position of the message among all NCCL messages from this sender. After the
+answer, the sender and the receiver call NCCL in the order of the turns.
 """
 
 import atexit
@@ -68,8 +68,8 @@ class Nccl(Staged):
         return self.tags + 2 * (number % (self.tags // 2))
 
     def answer_tag(self, number: int) -> int:
-        """Return the tag of the receiver's answer to message number ``number``. No chunk of a message has this tag: a
-        rank may answer rank r while it sends rank r the chunks of a message of its own with the same number."""
+        """Return the tag of the receiver's answer to message number ``number``. No chunk of a message has this tag,
+        because this rank may send an answer and the chunks of a message with the same number to the same rank."""
         return self.tag_of(number) + 1
 
     def _connection(self, size: int, identifier: np.ndarray, rank: int) -> "NcclConnection":
@@ -203,7 +203,7 @@ class NcclConnection:
 
     def check(self, begin: float):
         """Raise RuntimeError if NCCL has failed, or WaitTimeout if a call that was requested at the time ``begin``
-        takes too long. Before raising, abort the NCCL communicator."""
+        takes too long. Before raising one of these errors, abort the NCCL communicator."""
         try:
             if self.error is None and self.link is not None:
                 self.link.check()
@@ -238,7 +238,7 @@ class NcclCall:
         return False
 
     def Cancel(self):
-        """Do nothing: the sender has already begun to send the message, so this rank must receive it."""
+        """Do nothing, because the sender has already begun to send the message, so that this rank must receive it."""
 
 
 class CupyNccl:

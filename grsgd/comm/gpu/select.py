@@ -43,12 +43,12 @@ SIZES = (1, SHORT_BYTES // 4 + 1, 2 * CHUNK_BYTES // 4 + 3)
 """Numbers of float32 elements of the three messages by which a transport is tested. The first test message has one
 element, the second has more than `SHORT_BYTES` bytes, and the third has several chunks."""
 AUTOMATIC = ("direct", "ipc", "staged")
-"""The transports among which the value ``auto`` of the option chooses. The transport ``nccl`` is not among them,
-because it has never run on a GPU."""
+"""The transports among which the value ``auto`` of the option ``comm.transfer`` chooses. The transport ``nccl`` is not
+among them, because it has never run on a GPU."""
 MAX_TIMED_BYTES = 64 * 2**20
 REPEATS = 20
 TRIAL_SECONDS = 60.0
-"""Seconds that the test may take that shows whether the MPI library can send GPU memory."""
+"""Time limit in seconds for the test that shows whether the MPI library can send GPU memory."""
 ERROR = re.compile(r"\w*(Error|Exception|not found|Abort)\b")
 """Regular expression for the beginning of a line of a program's output that names an error. Such a line need not be the
 last line of the output, because launchers of MPI programs print further lines."""
@@ -172,8 +172,8 @@ def transport_error(
 
 
 def nccl_error(backend: GpuBackend) -> str | None:
-    """Return the reason why NCCL cannot connect the ranks, or None if it can. All ranks must call `nccl_error` at once,
-    and all get the same result."""
+    """Return the reason why NCCL cannot connect the ranks, or None if NCCL can connect them. All ranks must call
+    `nccl_error` at once, and all get the same result."""
     gpu = error = None
     try:
         gpu = machine(), backend.transport.library.gpu()
@@ -201,7 +201,7 @@ def is_first_of_host(mpi) -> bool:
 
 def ipc_error(backend: GpuBackend, device: torch.device) -> str | None:
     """Return the reason why this rank cannot open the GPU memory of some rank on its host, or None if it can open the
-    memory of all of them. All ranks must call `ipc_error` at once."""
+    memory of each of them. All ranks must call `ipc_error` at once."""
     memory = backend.transport.memory
     try:
         handle, _ = memory.handle(Flat.zeros(1, torch.float32, device).array)

@@ -13,7 +13,8 @@ CHUNK_BYTES = 4 * 2**20
 """Number of bytes of a chunk, the part of an array that is copied and sent as one unit.
 
 A chunk is so long that it is sent at the full speed of the network. A chunk is also short enough that little time is
-spent on the copies of the first and the last chunk. During these two copies, the network is idle.
+spent on the copies of the first and the last chunk. During the copies of the first and the last chunk, the network is
+idle.
 """
 
 HEADER_BYTES = 128
@@ -40,8 +41,8 @@ def header_fields(host: np.ndarray) -> np.ndarray:
 class Staged(GpuTransport):
     """A transport for MPI libraries that cannot read and write GPU memory, by copies through host memory.
 
-    A message of n bytes needs n bytes of pinned host memory, from a pool, and memory for the header. All chunks of a
-    message except the first chunk have a special tag, so that no receive of another message gets these chunks.
+    A message of n bytes needs n bytes of pinned host memory from a pool, and some more bytes for the header. All chunks
+    of a message except the first chunk have a special tag, so that no receive of another message gets these chunks.
     """
 
     def __init__(self, backend: MpiBackend, memory):
@@ -49,7 +50,7 @@ class Staged(GpuTransport):
 
         super().__init__(backend, memory)
         self.tags = (MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) + 1) // 2
-        """Lowest tag of chunks. All tags that algorithms use are lower than this tag."""
+        """Lowest tag of chunks. Algorithms use only tags that are lower than this tag."""
         self.number = 0
 
     def tag_of(self, number: int) -> int:

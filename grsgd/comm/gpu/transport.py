@@ -56,7 +56,7 @@ class Transfer:
         are in GPU memory, because the GPU makes copies in order."""
         self.on_complete: Callable = lambda: None
         """Function that is called once, when all chunks are complete and received chunks are in GPU memory. The
-        function ``on_complete`` may add one more chunk."""
+        function ``on_complete`` may add one more chunk to the transfer."""
         self.complete = False
         self.error: Exception | None = None
         transport.under_way.append(self)

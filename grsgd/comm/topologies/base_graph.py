@@ -63,7 +63,8 @@ def simple_base_graph(n: int, base: int) -> list[np.ndarray]:
     part. The part for the digit at position p has digit * base^p ranks. In the first steps, the ranks of each part
     average their models with each other. In the following steps, the parts one after the other exchange models with all
     ranks in later parts. After the exchange of a part, each subset of base^p ranks of this part has, as its mean, the
-    mean of the part and of all later parts. In the last steps, the ranks of each such subset average their models.
+    mean of the part and of all later parts. In the last steps, the ranks of each subset of base^p ranks average their
+    models.
     """
     parts, left = [], n
     while left:
@@ -86,8 +87,9 @@ def trade(count: int, size: int, others: int) -> np.ndarray:
     """Return the mixing matrix of an exchange between ``count`` subsets of ``size`` ranks each and the ``others`` ranks
     that follow them.
 
-    If all ranks in the subsets have equal models before the exchange, then after it the mean of each subset is the mean
-    of all ranks. After the exchange, the mean of the ``others`` ranks is also the mean of all ranks.
+    If all ranks of the subsets have equal models before the exchange, the exchange makes the mean of each subset equal
+    to the mean of all ranks. After the exchange, the mean of the models of the ``others`` ranks is also the mean of all
+    ranks.
     """
     n = count * size + others
     weight, W = size / n, np.eye(n)

@@ -15,7 +15,7 @@ from grsgd.errors import UsageError
 from grsgd.seeding import Purpose, generator
 
 TOPOLOGIES: dict[str, Callable[[int], np.ndarray]] = {}
-"""Every named topology, as a function from the number of ranks to the ``matrices`` of a `Topology`."""
+"""Functions that return the ``matrices`` of a `Topology` for a number of ranks, by the topology's name."""
 
 
 class TopologyError(UsageError):
@@ -28,7 +28,7 @@ class Topology:
     models.
 
     Step k uses the mixing matrix W = ``matrices[k % len(matrices)]``: rank i sets its model ``x_i`` to the sum of
-    ``W[i, j] x_j`` over all ranks j. The graph of a step has an edge from rank j to rank i if W[i, j] > 0. Algorithms
+    ``W[i, j] * x_j`` over all ranks j. The graph of a step has an edge from rank j to rank i if W[i, j] > 0. Algorithms
     that do not mix models by W use only the edges of the graph.
 
     Parameters
@@ -76,7 +76,7 @@ class Topology:
     @cached_property
     def _neighbours(self) -> dict[int | None, tuple[list[list[int]], list[list[int]]]]:
         """Return the neighbours of all ranks, as a pair (receivers, senders), for each step and, with the key None, for
-        all steps together. ``receivers`` and ``senders`` each contain one list of ranks for every rank."""
+        all steps together. The lists ``receivers`` and ``senders`` each contain one list of ranks for every rank."""
         return {step: neighbours_of(self.edges(step)) for step in (None, *range(len(self.matrices)))}
 
     def out_neighbours(self, rank: int, step: int | None = None, without: Sequence[int] = ()) -> list[int]:
@@ -206,7 +206,7 @@ def connected(edges: np.ndarray) -> bool:
 
 def equal_weights(n: int, senders: Callable[[int], Iterable[int]]) -> np.ndarray:
     """Return the mixing matrix in which each rank mixes its own model and the models of the ranks ``senders(rank)``,
-    all with equal weights. The numbers that ``senders`` returns are taken modulo ``n``."""
+    all with equal weights. Numbers that ``senders`` returns are taken modulo ``n``."""
     W = np.zeros((n, n))
     for i in range(n):
         mixed = sorted({i} | {j % n for j in senders(i)})
@@ -254,7 +254,7 @@ def one_peer_exponential(n: int) -> np.ndarray:
     """Return the mixing matrices of directed graphs in which rank i sends to one rank per step: to i + 1 in the first
     step, to i + 2 in the second, to i + 4 in the third, ... (Assran 2019).
 
-    After the step with the largest power of two below ``n``, the sequence of graphs begins again with i + 1.
+    When the largest power of two below ``n`` has been used, the sequence of graphs begins again with i + 1.
     """
     return np.stack([equal_weights(n, lambda i, hop=hop: (i - hop,)) for hop in powers_of_two(n) or [0]])
 
@@ -292,8 +292,8 @@ def torus(n: int) -> np.ndarray:
 def erdos_renyi(n: int) -> np.ndarray:
     """Return the mixing matrix of a random graph, in which any two ranks are neighbours with probability 2 ln(n)/n.
 
-    Random graphs are drawn until one is connected. For the same ``n``, the graph is the same in every run. The edges
-    have Metropolis-Hastings weights (`metropolis_weights`), because ranks have different numbers of neighbours.
+    The function draws random graphs until a graph is connected. For the same ``n``, the graph is the same in every run.
+    Ranks have different numbers of neighbours, so the edges have the weights of `metropolis_weights`.
     """
     random = generator(Purpose.RANDOM_GRAPH, 0, n)
     while True:
