@@ -272,8 +272,7 @@ class MpiDriver:
                 ENGINE.poll()
                 ENGINE.check()
                 now = time.perf_counter()
-                # if much time passes between two polls, this process was stopped meanwhile, which must not cause a
-                # time-out
+                # much time between two polls means that this process was stopped, which must not cause a time-out
                 if now - seen > STOOD_STILL_SECONDS:
                     stopped += now - seen
                 seen = now

@@ -103,8 +103,7 @@ def ring_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float =
         receiving = deque()
 
         def receive():
-            """Start the next receive. A partial sum of a chunk is received into scratch memory, and a complete sum is
-            received into x."""
+            """Start to receive the next piece, of a partial sum into scratch memory, or of a complete sum into x."""
             step, chunk, k = arrivals.popleft()
             place = pieces[chunk][k]
             if step < n - 1:
@@ -112,13 +111,11 @@ def ring_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float =
                 incoming = scratch[0][: place.size]
             else:
                 incoming = place
-                # wait until the partial sum in x has been sent, because the receive overwrites it
-                yield sending.pop((chunk, k))
+                yield sending.pop((chunk, k))  # wait until the partial sum in x, which is overwritten now, has been sent
             receiving.append((step, chunk, k, incoming, comm.Irecv(incoming, left, tag)))
 
         while arrivals or receiving:
-            # Two receives are under way, so that one piece is added while the next piece arrives.
-            # Two receives that are under way never concern the same piece of x.
+            # Two receives, of different pieces of x, are under way, so that a piece arrives while another is added.
             while arrivals and len(receiving) < 2 and not (receiving and receiving[0][1:3] == arrivals[0][1:3]):
                 yield from receive()
             step, chunk, k, incoming, message = receiving.popleft()

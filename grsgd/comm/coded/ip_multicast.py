@@ -181,9 +181,7 @@ class IpMulticast(Unicast):
         self._outgoing.clear()
         self._early_answers.clear()
         if self.link is not None:
-            # Read and ignore the datagrams of earlier exchanges at both sockets, so that the kernel has room for more
-            # new
-            # datagrams.
+            # Read and ignore the datagrams of earlier exchanges at both sockets, to make room for new datagrams.
             self._read(2 * self.link.sockets.room // self.link.datagram)
             self.repairs.round = self.round
         self._ready[self.comm.rank] = self.round

@@ -56,8 +56,7 @@ class Parting:
             self.alarm = self.driver.start(self.watch_the_clock())
         self.tell(HeaderKind.FINISHED, self.ranks)
         while True:
-            # read `heard` before `decision` reads the headers of other ranks, so that the wait below notices each later
-            # header
+            # read `heard` before `decision` reads the other ranks' headers, so that the wait notices each later header
             heard, was_patient = self.streams.heard, not self.is_impatient()
             if (decision := self.decision()) is not None:
                 return decision

@@ -51,8 +51,7 @@ class Ipc(Staged):
         header_fields(host)[:3] = array.nbytes, number, self.backend.rank
         header_fields(host)[IPC_FIELDS] = True, offset, *np.frombuffer(handle, np.int64)
         announcement = Chunk(self.memory.record_event(), partial(send, host, dest, tag))
-        # No other message from `dest` has the tag of the answer, because messages between ranks of one host have one
-        # chunk.
+        # No other message from `dest` has the answer's tag, because messages between ranks of one host have one chunk.
         answer = Chunk(request=self.backend.Irecv(np.empty(1, np.uint8), dest, self.tag_of(number)))
         return self.begin(array, [announcement, answer], partial(self.memory.give_back, host))
 

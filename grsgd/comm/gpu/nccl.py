@@ -135,8 +135,7 @@ class Nccl(Staged):
 
             transfer = Transfer(self, array)
             transfer.on_complete = when_told
-            # broadcast only after all earlier collectives, because all ranks must call the collectives in the same
-            # order
+            # broadcast after all earlier collectives, because all ranks must call the collectives in one order
             transfer.add(Chunk(post=self._tell))
             self.advance()
         return transfer
