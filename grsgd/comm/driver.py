@@ -134,7 +134,8 @@ class MpiDriver:
         Function that the engine's thread calls before the thread resumes schedules of this driver.
 
     thread_allowed
-        Whether the MPI library may be called from a second thread. If False, only the trainer resumes schedules.
+        Whether the MPI library may be called from a second thread. If the value is False, only the trainer resumes
+        schedules.
     compute_seconds
         Least processor time in seconds of a `Compute` of amount 1. With ``compute_seconds``, gradients of a small model
         can take as long as gradients of a large model.

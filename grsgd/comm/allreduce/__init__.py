@@ -111,7 +111,7 @@ def ring_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float =
                 incoming = scratch[0][: place.size]
             else:
                 incoming = place
-                yield sending.pop((chunk, k))  # wait until the partial sum in x, which is overwritten now, has been sent
+                yield sending.pop((chunk, k))  # wait until the partial sum in x has been sent, before it is overwritten
             receiving.append((step, chunk, k, incoming, comm.Irecv(incoming, left, tag)))
 
         while arrivals or receiving:
@@ -181,8 +181,8 @@ def halving_doubling_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, sc
 
     If n is not a power of two, only p ranks take part in the halving and doubling, where p is the largest power of two
     below n. Each of the n - p ranks that do not take part sends its array to a partner before the halving, and receives
-    the sum from the partner at the end. For these n - p ranks, the whole array is sent once more to a partner, and the
-    sum is sent once more back.
+    the sum from the partner at the end. For each of these n - p ranks, one message with the whole array goes to its
+    partner, and one message with the sum comes back.
     """
     n = comm.size
     p = 1 << (n.bit_length() - 1)

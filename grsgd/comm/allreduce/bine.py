@@ -11,8 +11,8 @@ so that each message is one contiguous piece of the array.
 
 The all-reduces Bine and Swing differ if the number n of ranks is not a power of two. If n is not a power of two, only p
 ranks take part in Bine's steps, where p is the largest power of two below n. Each of the n - p ranks that do not take
-part sends its array to a partner before Bine's steps, and receives the sum from the partner at the end. For these n - p
-ranks, the whole array is sent once more to a partner, and the sum is sent once more back.
+part sends its array to a partner before Bine's steps, and receives the sum from the partner at the end. For each of
+these n - p ranks, one message with the whole array goes to its partner, and one message with the sum comes back.
 """
 
 from grsgd.comm import tags
