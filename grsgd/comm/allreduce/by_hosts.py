@@ -1,5 +1,6 @@
-"""All-reduce in two stages. In the first stage, the ranks of each host add up their arrays in memory that they share.
-In the second stage, ranks of different hosts add up the sums of their hosts by messages.
+"""All-reduce in two stages: within hosts, and then between hosts. In the first stage, the ranks of each host add up
+their arrays in memory that they share. In the second stage, ranks of different hosts add up the sums of their hosts by
+messages.
 
 An owner is a rank that adds up one part of the array. Every host has as many owners as there are ranks on the host with
 the fewest ranks. Owner j of a host adds up part j of the arrays of the host's ranks. After owner j of each host has

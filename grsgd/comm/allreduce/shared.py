@@ -98,8 +98,8 @@ arrays. The other keys of ``shared`` are tags, under which `shared_allreduce` st
 
 
 def parts_allreduce(comm: Communicator, x, tag: int, scale: float, owners: int, beyond=None):
-    """Generator (schedule) that computes, by messages, the same sums as `shared_allreduce`, bit for bit. In this
-    all-reduce, ranks send each other as many bytes as they read from each other's memory in `shared_allreduce`.
+    """Generator (schedule) that computes, by messages, the same sums as `shared_allreduce`, bit for bit. In
+    `parts_allreduce`, ranks send each other as many bytes as they read from each other's memory in `shared_allreduce`.
 
     ``owners``: number of ranks that each sum one part of x. ``beyond(part)``: a schedule that changes the sum of a part
     of x, for example by adding the sums of other hosts, before other ranks receive the sum.

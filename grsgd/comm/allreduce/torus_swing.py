@@ -1,4 +1,4 @@
-"""Swing, an all-reduce, for ranks on a torus. In this all-reduce, each rank sends over the links of all dimensions of
+"""Swing, an all-reduce, for ranks on a torus. In Swing on a torus, each rank sends over the links of all dimensions of
 the torus at the same time.
 
 Source: De Sensi, Bonato, Saam, Hoefler 2024, Swing: Short-cutting rings for higher bandwidth allreduce (NSDI). On a
