@@ -11,8 +11,9 @@ torch = LazyModule("torch")
 
 
 BLOCK = 1 << 18
-"""Number of elements of a model's vector that the CPU computes at a time. Blocks of this size of several models fit
-into a processor's last cache. The arithmetic of a block takes ten times as long as the Python code that starts it."""
+"""Number of elements of a model's vector that the CPU processes at a time. Blocks of this size of several models fit
+into a processor's last-level cache. The arithmetic on a block takes ten times as long as the Python code that starts
+the arithmetic."""
 
 
 def mix(x: torch.Tensor, weight: float, others: list[tuple[float, torch.Tensor]], out: torch.Tensor | None = None):
@@ -52,8 +53,8 @@ def add_difference_of_buffers(x: torch.Tensor, y: torch.Tensor, s: torch.Tensor)
 
 
 def follow(y: torch.Tensor, g: torch.Tensor, grad: torch.Tensor):
-    """Set ``y = y - g + grad``, then ``g = grad``, and at last ``grad = y``, in place. The three tensors have the same
-    shape."""
+    """Set ``y = y - g + grad``, then ``g = grad``, and at last ``grad = y``, in place. ``y``, ``g`` and ``grad`` have
+    the same shape."""
     is_alike = y.dtype == grad.dtype and y.dtype in (torch.float32, torch.float64) and grad.is_contiguous()
     if y.is_cpu and is_alike:
         _following()(*(tensor.detach().view(-1).numpy() for tensor in (y, g, grad)))
@@ -65,18 +66,18 @@ def follow(y: torch.Tensor, g: torch.Tensor, grad: torch.Tensor):
 
 
 def blocks(*tensors: torch.Tensor) -> Iterable[tuple[torch.Tensor, ...]]:
-    """Return tuples with a block of about `BLOCK` elements of each of ``tensors``, which have the same shape. Several
-    operations on a block find the block in the processor's cache. Tensors that are not on the CPU are returned as one
-    block."""
+    """Return one tuple for each block of about `BLOCK` elements. The tuple has the block's elements of each of
+    ``tensors``, which have the same shape. When several operations work on one block after another, the block stays in
+    the processor's cache. If the tensors are not on the CPU, the whole tensors are one block."""
     first = tensors[0]
-    if first.numel() <= BLOCK or not first.is_cpu:  # in simulated time tensors have no content
+    if first.numel() <= BLOCK or not first.is_cpu:  # simulations have tensors without content
         return [tensors]
     rows = max(1, BLOCK * len(first) // first.numel())
     return zip(*(tensor.split(rows) for tensor in tensors), strict=True)
 
 
 def _mix_rounded_once(x, weight, weights, tensors, out):
-    """Compute `mix` for models of bfloat16 in float32, and round the result once to bfloat16."""
+    """Compute `mix` for bfloat16 models in float32, and round the result to bfloat16 only once."""
     if x.is_meta:
         return
     for result, block, *parts in blocks(out, x, *tensors):
@@ -86,7 +87,7 @@ def _mix_rounded_once(x, weight, weights, tensors, out):
 
 
 def _add_difference_rounded_once(x, y, s, weight):
-    """Compute `add_difference` for models of bfloat16 in float32, and round the result once to bfloat16."""
+    """Compute `add_difference` for bfloat16 models in float32, and round the result to bfloat16 only once."""
     if x.is_meta:
         return
     for block, newer, older in blocks(x, y, s):
