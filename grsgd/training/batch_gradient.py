@@ -1,4 +1,5 @@
-"""Computation of the gradient of one batch on one rank, as the section ``[gradient]`` of a configuration asks."""
+"""Computation of the gradient of one batch on one rank, with the settings of the configuration's section
+``[gradient]``."""
 
 import os
 import shutil
@@ -45,7 +46,7 @@ class BatchGradient:
     def total_loss(self):
         """Function of (inputs, targets) that returns the total loss of a batch. The function is compiled if the
         configuration sets ``gradient.compile``."""
-        # Each shape of a batch is compiled separately, so that two ranks compute the same bits for the same block.
+        # Each batch shape is compiled separately, so that ranks compute the same bits for the same block of samples.
         return torch.compile(self._total_loss, dynamic=False) if self.wanted.compile else self._total_loss
 
     def _total_loss(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

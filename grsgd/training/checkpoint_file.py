@@ -1,9 +1,9 @@
 """Format of one rank's file in a checkpoint: one line with a header and the file's digest, then arrays.
 
 The header line fills the first 512 bytes of a checkpoint file. After the header line, the file has arrays as
-`numpy.save` writes them. The first array is a JSON text with all values of the state that are no arrays, and with
-placeholders for the other arrays. HDF5 is not used, because HDF5 ends the process if the disk is full. `read` checks
-the digest before it parses any content, so a damaged file is always refused.
+`numpy.save` writes them. The first array is a JSON text with all values of the rank's state that are not arrays, and
+with placeholders for the arrays. HDF5 is not used, because HDF5 ends the process if the disk is full. `read` checks the
+digest before it parses any content, so it raises an error for every damaged file.
 """
 
 import hashlib
@@ -25,23 +25,23 @@ FORMAT = 2
 """Number of the format of checkpoint files. A file with another format number is refused."""
 KIND = "checkpoint of grsgd"
 BLOCK = 512
-"""Length in bytes of the line at the beginning of a checkpoint file. The header line is filled up with spaces to this
-length."""
+"""Length in bytes of the header line at the beginning of a checkpoint file. The header line is filled up with spaces to
+this length."""
 CHUNK = 2**20
 """Number of bytes that are read or written at once while the file's digest is computed."""
 ONE_READER = threading.Lock()
 """Lock that lets only one thread at a time read arrays. numpy parses the headers of arrays with `ast`, which fails in
 several threads of Python 3.11."""
 PLACE = "an array of this file"
-"""Placeholder in the JSON text for an array that follows in the file."""
+"""Placeholder in the JSON text for an array that follows the JSON text in the file."""
 
 
 @dataclass(frozen=True)
 class Header:
     """Header of a checkpoint file, which has the state of ``rank``, one of ``ranks`` ranks, in the checkpoint ``id``.
 
-    The checkpoint was taken after ``samples`` samples of all ranks. The random ``id`` is the same in the files of all
-    ranks.
+    The checkpoint was taken after all ranks together had processed ``samples`` samples. The random ``id`` is the same
+    in the files of all ranks.
     """
 
     id: str
@@ -121,8 +121,8 @@ def read_header(path: Path) -> Header:
 
 
 def check(tree: dict):
-    """Raise TypeError or ValueError if ``tree`` has a value that a checkpoint file cannot hold. The error names the
-    value's keys in the tree."""
+    """Raise TypeError or ValueError if ``tree`` has a value that a checkpoint file cannot hold. The error message has
+    the keys that lead to the value in ``tree``."""
     _without_arrays(tree, [])
 
 
@@ -178,7 +178,7 @@ def _line(header: Header, digest: str) -> bytes:
 
 
 def _digest(header: Header, file) -> str:
-    """Return the digest of the header and of all bytes after the first block of an open file."""
+    """Return the digest of ``header`` and of all bytes after the first `BLOCK` bytes of the open file ``file``."""
     digest = hashlib.sha256(_line(header, ""))
     file.seek(BLOCK)
     while part := file.read(CHUNK):

@@ -1,11 +1,12 @@
-"""Functions by which one rank uses the folder of a run's checkpoints. These functions list checkpoints, find out which
-checkpoints are whole, and remove files.
+"""Functions by which one rank uses the folder of a run's checkpoints. The functions list checkpoints, find out which
+checkpoints are whole (have the files of all ranks), and remove files.
 
 ``FOLDER/samples-000000012800/rank-0003.ckpt`` is the file of rank 3 in a checkpoint (`grsgd.training.checkpoint_file`).
 ``FOLDER/curve-5f3a.../rank-0003.bin`` has all snapshots that rank 3 has taken. A whole checkpoint has the files of all
 ranks. All ranks share one folder, or each rank has a folder of its own. The file ``FOLDER/complete`` exists as soon as
 the first checkpoint is whole. In a shared folder, the rank that writes the last file of the checkpoint creates
-``complete``. If ranks share no folder, rank 0 creates ``complete`` before the next checkpoint.
+``complete``. If ranks share no folder, rank 0 creates ``complete`` when it begins the checkpoint after the first whole
+checkpoint.
 """
 
 import os
@@ -20,7 +21,7 @@ from grsgd.files import exclusive_lock
 from grsgd.training.checkpoint_file import Header, read_header
 
 KEPT = 2
-"""Number of whole checkpoints that stay in the folder; older checkpoints are removed."""
+"""Number of whole checkpoints that are kept in the folder; older checkpoints than these are removed."""
 COMPLETE, LOCK = "complete", "lock"
 SAMPLES, RANK = re.compile(r"samples-([0-9]{12,18})"), re.compile(r"rank-([0-9]{4,9})\.(ckpt|bin)")
 OURS = re.compile(rf"{SAMPLES.pattern}|curve-[0-9a-f]+")
@@ -35,8 +36,8 @@ NO_NUMBER = -1
 
 
 class CheckpointPart(NamedTuple):
-    """File of rank ``rank`` in the checkpoint after ``samples`` samples. If the file's header cannot be read,
-    ``problem`` is a one-line reason."""
+    """File of rank ``rank`` in the checkpoint that was taken after ``samples`` samples of all ranks. If the file's
+    header cannot be read, ``problem`` is a one-line reason."""
 
     samples: int
     rank: int
@@ -45,8 +46,8 @@ class CheckpointPart(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Checkpoint of ``ranks`` ranks after ``samples`` samples. ``problem`` is the reason why the checkpoint is not
-    whole, and empty for a whole checkpoint."""
+    """Checkpoint of ``ranks`` ranks that was taken after ``samples`` samples of all ranks. ``problem`` is the reason
+    why the checkpoint is not whole (lacks a valid file of a rank), and empty for a whole checkpoint."""
 
     samples: int
     ranks: int = 0
@@ -62,16 +63,18 @@ def file_of(rank: int) -> str:
 
 
 def take(folder: Path, seconds: float = LOCK_SECONDS) -> IO:
-    """Lock a folder, so that no other job takes checkpoints in the folder. Wait at most ``seconds`` seconds for another
-    job to release its lock. The new lock ends when the returned file is closed or this process ends.
+    """Lock ``folder``, so that no other job takes checkpoints in this folder. Wait at most ``seconds`` seconds for
+    another job to release its lock. The lock on the folder is released when the returned file is closed or this process
+    ends.
 
-    Raises ConfigError if another job still holds the lock, or if the folder cannot be written to.
+    Raises ConfigError if another job holds the lock for longer than ``seconds`` seconds, or if the folder cannot be
+    written to.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = exclusive_lock(folder / LOCK, seconds)
         if not any(map(SAMPLES.fullmatch, _names(folder))):
-            # an earlier run has created this file, and the user has removed the run's checkpoints
+            # The file `complete` is from an earlier run, whose checkpoints the user has removed.
             (folder / COMPLETE).unlink(missing_ok=True)
         return lock
     except TimeoutError:
@@ -83,8 +86,8 @@ def take(folder: Path, seconds: float = LOCK_SECONDS) -> IO:
 
 
 def parts(folder: Path, rank: int, ranks: int) -> list[CheckpointPart]:
-    """Return this rank's files of all checkpoints in ``folder``. On rank 0, return also the files of ranks that no
-    longer exist, whose numbers are at least ``ranks``."""
+    """Return the files of rank ``rank`` in all checkpoints in ``folder``. On rank 0, return also files of ranks that
+    the job no longer has, whose numbers are at least ``ranks``."""
     found = []
     for samples in sorted(int(match[1]) for match in map(SAMPLES.fullmatch, _names(folder)) if match):
         for number in _numbers(folder / name_of(samples), rank, ranks):
@@ -100,7 +103,7 @@ def parts(folder: Path, rank: int, ranks: int) -> list[CheckpointPart]:
 
 
 def checkpoints(found: Iterable[CheckpointPart]) -> list[Found]:
-    """Return all checkpoints to which the ranks' files in ``found`` belong, the newest checkpoint first."""
+    """Return the checkpoints to which the files in ``found`` belong, with the newest checkpoint first."""
     by_samples: dict[int, list[CheckpointPart]] = {}
     for part in found:
         by_samples.setdefault(part.samples, []).append(part)
@@ -128,16 +131,16 @@ def _checkpoint(samples: int, found: list[CheckpointPart]) -> Found:
 
 
 def remove_others(folder: Path, keep: set[str], rank: int, ranks: int):
-    """Remove this rank's files of all checkpoints and snapshots, except in the subfolders whose names are in
-    ``keep``."""
+    """Remove the files of rank ``rank`` in the subfolders of all checkpoints and snapshots, except in the subfolders
+    named in ``keep``."""
     for name in _names(folder):
         if name not in keep and OURS.fullmatch(name):
             remove(folder / name, rank, ranks)
 
 
 def remove(place: Path, rank: int, ranks: int):
-    """Remove this rank's files in ``place``, the folder of one checkpoint or of snapshots. Rank 0 also removes files of
-    ranks that no longer exist, and temporary files of killed processes."""
+    """Remove the files of rank ``rank`` in the folder ``place``, which belongs to one checkpoint or has snapshots. Rank
+    0 also removes files of ranks that the job no longer has, and temporary files of killed processes."""
     if place.is_symlink():
         return
     for number in _numbers(place, rank, ranks):
@@ -153,10 +156,12 @@ def remove(place: Path, rank: int, ranks: int):
 
 def remove_older(folder: Path, samples: int, curves: dict[int, str]):
     """Remove all ranks' files of checkpoints before ``samples`` samples, except the last `KEPT` whole checkpoints. Only
-    one rank calls this function, after all ranks have written all files of these checkpoints to their shared folder.
+    one rank calls this function, after all ranks have written their files of these older checkpoints to the shared
+    folder.
 
-    ``curves`` has the names of the folders with the checkpoints' snapshots, by the checkpoints' numbers of samples.
-    Folders of snapshots are removed only if ``curves`` has an entry for each checkpoint that stays.
+    ``curves`` has, by the number of samples of each checkpoint, the name of the folder with the snapshots of the
+    checkpoint. Folders of snapshots are removed only if ``curves`` has an entry for each checkpoint that is not
+    removed.
     """
     whole = whole_in(folder)[-KEPT:]
     if whole:
@@ -205,8 +210,9 @@ def make_place(place: Path):
 
 
 def _numbers(place: Path, rank: int, ranks: int) -> list[int]:
-    """Return the ranks whose files in ``place`` the rank ``rank`` lists and removes. The result is ``rank`` itself and,
-    on rank 0, ranks that no longer exist. Only rank 0 lists the folder, because the folder can be large."""
+    """Return the ranks whose files in the folder ``place`` are listed and removed by the rank ``rank``. The result is
+    ``rank`` itself and, on rank 0, ranks that the job no longer has, whose numbers are at least ``ranks``. Only rank 0
+    lists the folder, because the folder can be large."""
     if rank:
         return [rank] if os.path.lexists(place / file_of(rank)) or os.path.lexists(curve_in(place, rank)) else []
     numbers = {int(match[1]) for match in map(RANK.fullmatch, _names(place)) if match}
@@ -234,5 +240,5 @@ def from_numbers(numbers: list[int]) -> list[tuple[str, str]]:
 
 
 def is_same_folder(folder: Path, other: Path | None) -> bool:
-    """Return whether two paths, either of which may be relative or a link, lead to one folder."""
+    """Return True if ``folder`` and ``other``, which may be relative paths or links, are the same folder."""
     return other is not None and folder.resolve() == other.resolve()

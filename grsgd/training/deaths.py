@@ -41,8 +41,8 @@ def without(rank: int, lost: Collection[int], ranks: int, config: Config, labels
     """Return a warning about ``rank``, whose process died and was not replaced. ``lost`` has all ranks whose processes
     died and were not replaced.
 
-    The warning says whether other ranks have read the training data of the rank's shard. ``labels`` are the labels of
-    all training data, by which the data were split into shards.
+    The warning says whether other ranks have read the shard of training data that belongs to ``rank``. ``labels`` are
+    the labels of all training data, by which the data were split into shards.
     """
     parts = shards(labels, ranks, alpha=config.data.alpha, seed=config.seed)
     left = set(range(ranks)) - set(lost)
@@ -65,7 +65,7 @@ def after_training(is_known: bool) -> str:
 def accounts(
     deaths: Iterable[tuple], waits: dict[int, float], ranks: int
 ) -> dict[str, tuple[np.ndarray, tuple[str, str]]]:
-    """Return the entries of the run file about deaths of processes, in the form of `Algorithm.extra`.
+    """Return the run file's arrays about deaths of processes: a dict from name to (array, (unit, description)).
 
     ``deaths`` are the deaths that each remaining process has noticed (`Death.after`). ``waits`` has the longest time in
     seconds that each remaining process has waited in a step, by rank.

@@ -6,13 +6,14 @@ import operator
 EARLY_MARKS = 6
 """Number of early marks (`Marks`) in a run that is not simulated."""
 MAX_MARKS = 10**6
-"""Largest number of marks in a checkpoint. A run refuses to go on from a checkpoint with more marks."""
+"""Largest number of marks that a checkpoint may record. A run refuses to go on from a checkpoint with more than
+`MAX_MARKS` marks."""
 
 
 class Marks:
-    """Marks of a run, the points at which snapshots are taken. ``count`` marks are evenly spread up to ``end``.
-    ``early`` further marks are at 1/2, 1/4, 1/8 ... of the first evenly spread mark. The early marks are for the curve
-    of a run that is stopped early.
+    """Marks of a run, the points at which snapshots are taken. ``count`` marks divide the run into equal parts, with
+    the last mark at ``end``. ``early`` further marks are at 1/2, 1/4, 1/8 ... of the first evenly spread mark. The
+    early marks give a curve (test results at snapshots) to a run that is stopped early.
 
     ``in_seconds`` says whether marks are measured in seconds or, if False, in samples of all ranks.
     """
@@ -23,8 +24,9 @@ class Marks:
         self.early = early
         self.in_seconds = in_seconds
         self.shift = shift
-        """Number to add to the marks of this object in a resumed run. The value is the number of marks that the run had
-        passed when it was resumed, minus the number of this object's marks up to that point."""
+        """Number that a resumed run adds to the number of this object's marks that it has passed. The value is the
+        number of marks that the run had passed when it was resumed, minus the number of this object's marks up to that
+        point."""
         self.passed = 0
         """Number of marks that the run has passed."""
 
@@ -51,8 +53,8 @@ class Marks:
         return {name: getattr(self, name) for name in ("end", "count", "early", "in_seconds", "shift")}
 
     def go_on(self, state: dict, samples: int, seconds: float, early: int) -> int:
-        """Adapt this object's marks to a resumed run. Before it was resumed, the run had the marks of ``state``, and
-        lasted for ``samples`` samples and ``seconds`` seconds.
+        """Adapt the marks of this object to a resumed run, which has passed other marks before. Before the run was
+        resumed, it had the marks of ``state``, and lasted for ``samples`` samples and ``seconds`` seconds.
 
         ``early`` is the number of early marks that the run had before it was resumed. Returns the number of early marks
         among all marks of the resumed run. All ranks must give the same arguments, so that mark number k is the same
@@ -66,8 +68,8 @@ class Marks:
         return min(had, early) + max(self.early - would_have_had, 0)
 
     def check(self):
-        """Raise TypeError or ValueError if a number of marks, or the end, is out of range. With huge numbers, `reached`
-        would run for ever."""
+        """Raise TypeError or ValueError if ``count``, ``early``, ``shift`` or ``end`` is out of range. Without this
+        check, huge numbers could make the method `reached` run for ever."""
         counts = {"count": (1, MAX_MARKS), "early": (0, EARLY_MARKS), "shift": (-MAX_MARKS, MAX_MARKS)}
         for name, (least, most) in counts.items():
             if not least <= operator.index(getattr(self, name)) <= most:
