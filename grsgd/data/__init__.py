@@ -100,8 +100,8 @@ class DataSetRow(NamedTuple):
     state: str
     """State of the data set: "present", "absent", "damaged" or "plug-in"."""
     where: str
-    """Text that depends on ``state``. For a present data set, it is `Dataset.source`, such as a folder. For an absent
-    data set, it says how to get the data set. For a damaged data set, it is the error message."""
+    """Text that depends on ``state``. For a present data set, the text is `Dataset.source`, such as a folder. For an
+    absent data set, the text says how to get the data set. For a damaged data set, the text is the error message."""
 
 
 def status(directory: str | Path) -> list[DataSetRow]:

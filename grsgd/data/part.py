@@ -17,7 +17,7 @@ torch = LazyModule("torch")
 def part_of(dataset: Dataset, classes: int | None, train: int | None, test: int | None) -> Dataset:
     """Return a data set with the first ``classes`` classes of ``dataset``, and with ``train`` training samples and
     ``test`` test samples of these classes. If ``classes`` is None, the result has all classes. If ``train`` or ``test``
-    is None, it has all samples of these classes.
+    is None, all samples of these classes are used.
 
     Raises DataError, which names the key of the configuration, if ``dataset`` has fewer classes or samples than
     requested, or if no samples are left.

@@ -81,8 +81,8 @@ class Replica:
         return self.params.array.nbytes
 
     def settle(self):
-        """Make narrow trained parameters equal to their elements in ``params`` again, after the parameters or
-        ``params`` have changed."""
+        """Make narrow trained parameters and their elements in ``params`` equal (up to rounding), after one of them has
+        changed."""
         self.narrow.settle()
 
     def note_buffers(self):
@@ -95,7 +95,7 @@ class Replica:
 
     def average_buffers(self, allreduce, buffers: Flat | None = None):
         """Replace the model's buffers by their mean over all ranks. If ``buffers``, a copy of the model's buffers, is
-        given, replace this copy instead. This method is a schedule (a generator that yields the objects it waits for).
+        given, replace this copy instead. The rank's driver (event loop) runs this schedule (generator).
 
         ``allreduce(array)`` is a schedule that replaces an array by its mean over all ranks. The changes of the buffers
         since the start of training are averaged, not the buffers themselves. So buffers that never change (masks,

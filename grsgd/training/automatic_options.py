@@ -22,8 +22,8 @@ DELAYED_STEPS = 500
 
 def choose_options(config: Config, dataset: Dataset, model: torch.nn.Module, context: RankContext):
     """Measure on all ranks, and return ``config`` with a chosen value in place of each algorithm option that is
-    ``"auto"``. Return also a dict with the reason for each chosen value, by the name of the run file's attribute for
-    this reason. All ranks run this schedule (generator) at once.
+    ``"auto"``. Return also the reason for each chosen value, in a dict whose keys are names of attributes of the run
+    file. All ranks run this schedule (generator) at once.
 
     The parameters of ``model`` are not changed. ``context.comm`` must carry only messages of this measurement. Raises
     ConfigError if the measurement is impossible. Raises NoMulticast, a subclass of ConfigError, if the configured

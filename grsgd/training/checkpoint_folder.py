@@ -5,8 +5,8 @@ checkpoints are whole (have the files of all ranks), and remove files.
 ``FOLDER/curve-5f3a.../rank-0003.bin`` has all snapshots that rank 3 has taken. A whole checkpoint has the files of all
 ranks. All ranks share one folder, or each rank has a folder of its own. The file ``FOLDER/complete`` exists as soon as
 the first checkpoint is whole. In a shared folder, the rank that writes the last file of the checkpoint creates
-``complete``. If ranks share no folder, rank 0 creates ``complete`` when it begins the checkpoint after the first whole
-checkpoint.
+``complete``. If ranks share no folder, rank 0 creates ``complete`` before the second checkpoint, or at the end of the
+run.
 """
 
 import os
@@ -21,7 +21,7 @@ from grsgd.files import exclusive_lock
 from grsgd.training.checkpoint_file import Header, read_header
 
 KEPT = 2
-"""Number of whole checkpoints that are kept in the folder; older checkpoints than these are removed."""
+"""Number of the newest whole checkpoints, which are kept in the folder; older checkpoints are removed."""
 COMPLETE, LOCK = "complete", "lock"
 SAMPLES, RANK = re.compile(r"samples-([0-9]{12,18})"), re.compile(r"rank-([0-9]{4,9})\.(ckpt|bin)")
 OURS = re.compile(rf"{SAMPLES.pattern}|curve-[0-9a-f]+")

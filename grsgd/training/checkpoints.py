@@ -139,9 +139,9 @@ class Checkpoints(Recovery):
             self.last = self.folder / name_of(samples)
 
     def watch(self):
-        """On rank 0, ask all ranks to take a checkpoint if the interval since the last checkpoint is over. On every
-        rank, receive the requests of other ranks. The trainer calls this method between steps and while this rank
-        waits."""
+        """Ask all ranks to take a checkpoint if this rank is rank 0 and the interval since the last checkpoint is over.
+        Receive the requests of other ranks for a checkpoint. The trainer calls this method between steps and while this
+        rank waits."""
         step = self.trainer.recovery.position
         self.memory.watch()
         if self.comm.rank == 0 and self._is_time(step):
@@ -170,8 +170,8 @@ class Checkpoints(Recovery):
 
     def before_step(self, step: int):
         """Take a checkpoint before step number ``step``, if a checkpoint is due. Return True if all ranks must rest
-        (receive all messages) before the checkpoint, which `at_rest` takes in this case. This method is a schedule (a
-        generator that yields the objects it waits for).
+        (receive all messages) before the checkpoint, which `at_rest` takes in this case. The rank's driver (event loop)
+        runs this schedule (generator).
 
         If a signal of the system has asked for the end of the run, raises Stopped on all ranks after the checkpoint.
         """
@@ -217,9 +217,8 @@ class Checkpoints(Recovery):
         return False
 
     def _take(self, reason: str):
-        """Copy the state of the trainer, and start a thread that writes the copy. This method is a schedule (a
-        generator that drivers run on all ranks at once). If ``reason`` is not empty, raises Stopped after the copy of
-        the state is written.
+        """Copy the state of the trainer, and start a thread that writes the copy. All ranks run this schedule
+        (generator) at once. If ``reason`` is not empty, raises Stopped after the copy of the state is written.
 
         The checkpoint is written to the folder if any rank has a request for the folder, or if a checkpoint in the
         folder is due. If no rank requests the folder and no checkpoint in the folder is due, the checkpoint is stored

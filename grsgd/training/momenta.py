@@ -1,8 +1,9 @@
-"""Averages over ranks of the state that a torch optimizer keeps for each parameter, such as momenta and step counters.
+"""Functions that average, over all ranks, the state that a torch optimizer keeps for each parameter, such as momenta
+and step counters.
 
 The optimizers of different ranks may have state for different parameters. An optimizer has no state for a frozen
-parameter, for a parameter that has had no gradient yet, and in a process that has just joined. A schedule is a
-generator that yields each object it waits for.
+parameter, and for a parameter that has had no gradient yet. The optimizer of a process that has just joined the run has
+no state at all. A schedule is a generator that yields each object it waits for.
 """
 
 from functools import reduce
@@ -19,8 +20,8 @@ Optimizer = torch.optim.Optimizer
 
 
 def agree(comm, optimizer: Optimizer, weight: float):
-    """Give the optimizers of all ranks of ``comm`` state for the same parameters; a schedule (a generator that drivers
-    run on all ranks at once).
+    """Give the optimizers of all ranks of ``comm`` state for the same parameters. All ranks run this schedule
+    (generator) at once.
 
     A parameter gets optimizer state on all ranks if it has state on any rank with a ``weight`` above 0. Missing
     optimizer state is created, filled with zeros. If ranks have state with different keys or shapes for a parameter,

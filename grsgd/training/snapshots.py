@@ -1,7 +1,7 @@
 """Snapshots: copies of a rank's model with their times, which are stored during training and evaluated after training.
 
-An evaluation during training would disturb the measurement. The evaluation takes time, and asynchronous ranks would
-have to wait for each other.
+An evaluation of the model during training would disturb the measurement of training times. An evaluation takes time,
+and asynchronous ranks would have to wait for each other.
 """
 
 import math
@@ -26,8 +26,9 @@ PIECE = 2**20
 """Largest number of bytes that `Snapshots.pieces` yields at once."""
 
 NOT_KEPT, NOT_THERE = -1, -2
-"""Numbers in place of the number of a stored snapshot. NOT_KEPT means that the disk was full. NOT_THERE means that
-this process did not hold the rank at the time of the snapshot."""
+"""Values that replace the number of a stored snapshot if a rank has no snapshot. NOT_KEPT means that the snapshot could
+not be stored, because the disk was full. NOT_THERE means that this process did not hold the rank at the time of the
+snapshot."""
 
 
 @dataclass(frozen=True)
@@ -49,10 +50,10 @@ class Moment:
 
 
 class Snapshots:
-    """Snapshots of one rank, one for each mark. Marks are the points of a run at which snapshots are due.
+    """Snapshots of one rank, with one entry for each mark. Marks are the points of a run at which snapshots are due.
 
     If a rank passes several marks in one step, one stored copy of the model is the snapshot of all these marks. So
-    entry k of each list belongs to mark k on every rank.
+    entry k of each list in this object belongs to mark k on every rank.
     """
 
     def __init__(self, replica: Replica, memory: int | None = None, early: int = 0):
@@ -120,8 +121,8 @@ class Snapshots:
 
     def pieces(self, number: int) -> Iterator[memoryview]:
         """Yield the bytes of the stored copy of the model with the number ``number``, in pieces that fit into a
-        processor's cache. A piece is valid until the next piece is yielded. After `share`, any thread may call this
-        method."""
+        processor's cache. The memory of a piece is used again for the next piece. After `share`, any thread may call
+        this method."""
         begin, end, memory = number * self.bytes, (number + 1) * self.bytes, memoryview(bytearray(PIECE))
         while begin < end:
             size = os.preadv(self._file.fileno(), [memory[: end - begin]], begin)
@@ -131,7 +132,7 @@ class Snapshots:
             begin += size
 
     def append(self, content: bytes):
-        """Store ``content``, the bytes of a snapshot that another process has taken. The number of this copy must
+        """Store ``content``, the bytes of a snapshot that another process has taken. The number of the stored copy must
         already be in ``numbers``."""
         self._file.seek(0, 2)
         self._file.write(content)
@@ -169,9 +170,9 @@ class Snapshots:
 
 
 def common_marks(numbers: list[list[int]], first: int = 0) -> list[int]:
-    """Return the marks that a run's curve shows, from mark ``first`` on. At each of these marks, no rank lacks a
-    snapshot (NOT_KEPT), and at least one rank has another snapshot than at the previous mark. Ranks without a process
-    at a mark (NOT_THERE) need no snapshot.
+    """Return the marks that a run's curve shows, from mark ``first`` on. At each returned mark, no rank lacks a
+    snapshot (NOT_KEPT), and at least one rank has another snapshot than at the previous mark. A rank that had no
+    process at a mark (NOT_THERE) needs no snapshot of this mark.
 
     ``numbers`` has `Snapshots.numbers` of each rank.
     """

@@ -47,8 +47,9 @@ def recovery_by_checkpoints(
     """Return the object that takes the checkpoints of a rank in a run of ``algorithm`` with ``options``.
 
     ``comm`` is a communicator of all ranks that carries only messages about checkpoints. ``membership`` has the process
-    of each rank if the run goes on when processes die, else None. ``go_on`` is the argument of `Recovery`. ``memory``
-    takes further checkpoints in the memory of hosts, and is None if ``membership`` is given.
+    of each rank if the run goes on when processes die, else None. ``go_on(trainer)`` is called before the first step,
+    as in `Recovery`. ``memory`` takes further checkpoints in the memory of hosts, and is None if ``membership`` is
+    given.
     """
     traits = algorithm.traits_of(options)
     if membership is not None and traits.survives_deaths != "together":
