@@ -27,7 +27,7 @@ from grsgd.errors import DataError
 __all__ = ["NAMES", "DataError", "Dataset", "DataSetRow", "Split", "load", "status"]
 
 NAMES = tuple(sorted(REGISTER, key=lambda name: REGISTER[name].values))
-"""Names of all registered data sets, sorted by size, with the smallest data set first."""
+"""Names of all registered data sets, from the data set with the fewest pixel values to the largest data set."""
 
 _kept: dict[tuple, Dataset] | None = None
 

@@ -58,9 +58,10 @@ class Split(Protocol):
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Yield one batch (inputs, targets) for each array of sample numbers in ``indices``, which may be endless.
 
-        Images are normalised float32 [b, C, H, W], and their labels int64 [b]. For text, inputs and targets are tokens,
-        int64 [b, length]. Without worker processes, the next array of ``indices`` is read when the next batch is
-        requested. With worker processes, ``indices`` is read a few batches before the batch that is yielded.
+        A batch of images is a normalised float32 tensor [b, C, H, W] with labels, int64 [b], where b is the number of
+        samples. In a batch of text, inputs and targets are tokens: int64 tensors [b, length]. Without worker processes,
+        the next array of ``indices`` is read when the next batch is requested. With worker processes, ``indices`` is
+        read a few batches before the batch that is yielded.
 
         With ``augment``, images are distorted at random (for example shifted and mirrored), in the way that is usual
         for the data set. The random numbers of a batch depend only on ``seed`` and on the number of the batch. The

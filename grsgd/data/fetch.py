@@ -48,19 +48,19 @@ class Recipe:
     """Function that returns the paths of the files that the loader would read, in the order of the names in ``md5``.
     The function raises MissingData if a file of the data set does not exist."""
     md5: dict[str, str]
-    """md5 of each uncompressed official file, by the name of the file."""
+    """Official md5 of each uncompressed file of the data set, by the name of the file."""
     obtain: Callable[[Path, Progress], Iterator[tuple[str, bytes]]]
     """Function that downloads the data set to an empty folder, and yields the name and the content of each file."""
     megabytes: float
-    """Size of the download, in MB."""
+    """Size of the download of this data set, in MB."""
 
 
 def fetch(name: str, directory: str | Path, progress: Progress = print) -> Path:
     """Download the data set ``name`` to ``directory``, unless ``directory`` already has verified files of the data set.
     Return the path of the data set's folder.
 
-    ``progress(text)`` is called from time to time with a line of text. Raises DataError, with a message of one line, if
-    the download fails.
+    During the download, ``progress(text)`` is called from time to time with a line of text. Raises DataError, with a
+    message of one line, if the download fails.
     """
     if name not in NAMES:
         raise DataError(f"unknown data set {name}; there are {', '.join(NAMES)}")

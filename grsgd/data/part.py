@@ -61,5 +61,6 @@ class PartSplit:
         return getattr(self._split, "digest", type(None))()
 
     def batches(self, indices: Iterable[np.ndarray], **options) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Yield batches of the chosen samples. ``Split.batches`` describes the arguments and the batches."""
+        """Yield batches of the samples whose numbers are in ``chosen``. ``Split.batches`` describes the arguments and
+        the batches."""
         return self._split.batches((self._chosen[index] for index in indices), **options)

@@ -17,7 +17,7 @@ def shards(labels: np.ndarray, n: int, *, alpha: float | None = None, seed: int 
     Without ``alpha`` the samples are split at random, and the sizes of the shards differ by one at most. With
     ``alpha``, each class is distributed over the shards in proportions drawn from a Dirichlet(alpha) distribution (Hsu,
     Qi and Brown, 2019). The smaller ``alpha`` is, the fewer classes dominate a shard. Raises ValueError if ``n`` or
-    ``alpha`` is not positive. Raises DataError if a shard would be empty.
+    ``alpha`` is not positive. Raises DataError if a shard would have no samples.
     """
     if n < 1:
         raise ValueError(f"n is {n}, expected at least one shard")

@@ -52,7 +52,7 @@ class Flat:
         return cls(array, tensor.view(torch.bfloat16) if array.dtype == np.uint16 else tensor)
 
     def like(self) -> Flat:
-        """Return a new Flat of the same length, dtype and device, filled with zeros."""
+        """Return a new Flat with the length, dtype and device of this object, filled with zeros."""
         return Flat.zeros(self.tensor.numel(), self.tensor.dtype, self.tensor.device)
 
     def wide(self) -> Flat:

@@ -66,8 +66,8 @@ class ChannelsLast(nn.Sequential):
 def cnn(shape, classes):
     """Two convolutions and two linear layers with ReLU.
 
-    ReLU follows the pooling, after which only a quarter of the values is left. The result is the same as with ReLU
-    before the pooling.
+    ReLU comes after the max pooling, when only a quarter of the values is left. The result is the same as with ReLU
+    before the max pooling.
     """
     channels, height, width = shape
     return ChannelsLast(

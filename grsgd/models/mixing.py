@@ -1,4 +1,5 @@
-"""Weighted sums and differences of models, computed in place. Each model's vector is read from memory only once."""
+"""Weighted sums and differences of models, computed in place. Each model's parameter vector is read from main memory
+only once per weighted sum or difference."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ the arithmetic."""
 
 
 def mix(x: torch.Tensor, weight: float, others: list[tuple[float, torch.Tensor]], out: torch.Tensor | None = None):
-    """Set ``out`` to ``weight * x`` plus the sum of ``weight_j * x_j`` over all pairs in ``others``. By default ``out``
-    is ``x``."""
+    """Set ``out`` to ``weight * x`` plus the sum of ``weight_j * x_j`` over all pairs in ``others``. If ``out`` is
+    None, the sum is stored in ``x``."""
     out = x if out is None else out
     if not x.numel() or (not others and weight == 1 and out is x):
         return
@@ -47,8 +48,8 @@ def add_difference(x: torch.Tensor, y: torch.Tensor, s: torch.Tensor, weight: fl
 
 
 def add_difference_of_buffers(x: torch.Tensor, y: torch.Tensor, s: torch.Tensor):
-    """Add ``y - s`` to the elements of ``x`` at which ``y`` and ``s`` differ. The other elements of ``x`` are not
-    changed, because ``y - s`` would be NaN if ``y`` and ``s`` are the same infinity."""
+    """Add ``y - s`` to the elements of ``x`` at which ``y`` and ``s`` differ. Elements of ``x`` at which ``y`` and
+    ``s`` are equal stay unchanged, because ``y - s`` would be NaN for two equal infinities."""
     x.copy_(torch.where(y == s, x, x + (y - s)))
 
 

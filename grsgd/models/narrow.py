@@ -10,7 +10,8 @@ torch = LazyModule("torch")
 
 
 class NarrowParameters:
-    """Parameters that cannot be views of the flat array, because their dtype is narrower than the array's dtype.
+    """Trained parameters that cannot be views of the replica's flat array, because their dtype is narrower than the
+    array's dtype.
 
     Each narrow parameter is a rounded copy of some elements of the flat array. Algorithms change the flat array, so
     that they compute means and differences in the wide dtype. The optimizer and the user's script change the narrow

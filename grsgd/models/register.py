@@ -17,7 +17,7 @@ class RegisteredModel:
 
     make: Callable[..., nn.Module]
     smallest: int
-    """Smallest number of pixels per side of images that the model accepts."""
+    """Smallest height and width, in pixels, of images that the model accepts."""
     source: str
     usual: tuple[tuple[int, ...], int]
     """Shape of a sample and number of classes for which `grsgd models` prints the model's number of parameters."""
@@ -37,11 +37,11 @@ class RegisteredModel:
         return f"images of {size}, {classes} classes"
 
     def text(self) -> list[str]:
-        """Return the lines of the docstring of the function ``make``, which describes the model."""
+        """Return the lines of the model's description, which is the docstring of the function ``make``."""
         return (inspect.getdoc(self.make) or "").replace("``", "`").splitlines()
 
     def summary(self) -> str:
-        """Return the first sentence of the docstring of the function ``make``, for the list of models."""
+        """Return the first sentence of the model's description, for the list of models."""
         return " ".join(self.text()).partition(". ")[0].rstrip(".")
 
     def options(self) -> dict[str, object]:

@@ -97,9 +97,9 @@ class Replica:
         """Replace the model's buffers by their mean over all ranks. If ``buffers``, a copy of the model's buffers, is
         given, replace this copy instead. The rank's driver (event loop) runs this schedule (generator).
 
-        ``allreduce(array)`` is a schedule that replaces an array by its mean over all ranks. The changes of the buffers
-        since the start of training are averaged, not the buffers themselves. So buffers that never change (masks,
-        position encodings) keep their bits. A mean of the buffers themselves could round them.
+        The schedule (generator) ``allreduce(array)`` replaces an array by its mean over all ranks. The changes of the
+        buffers since the start of training are averaged, not the buffers themselves. So buffers that never change
+        (masks, position encodings) keep their bits. A mean of the buffers themselves could round them.
         """
         buffers, start = buffers or self.buffers, self.buffers_at_start
         buffers.tensor.sub_(start)
@@ -218,8 +218,9 @@ class Replica:
             move(tensor, own, self._following.get(id(tensor), ()))
 
     def _choose_places(self):
-        """Decide which buffers are moved to the flat array, and find the followers of parameters and buffers. A
-        follower is a tensor that shares the memory of another tensor, and is moved together with that tensor."""
+        """Decide which buffers are moved to the flat array, and find the tensors (followers) that are moved together
+        with a parameter or buffer. A follower is a tensor that shares the memory of another tensor, and is moved
+        together with that tensor."""
         model, places = self.model, places_of(self.model)
         self._following = following_trained(model, places)
         """Followers of each tensor, by the tensor's id. Followers share the memory of a tensor, and are moved together

@@ -16,8 +16,8 @@ from grsgd.training.gradients import CommonBatch
 from grsgd.training.stragglers import DelayModel
 
 DELAYED_STEPS = 500
-"""Number of steps for which the measurement before a run draws random delays, as configured in the section
-``[stragglers]``."""
+"""Number of steps whose random delays, configured in the section ``[stragglers]``, enter the measurement before a
+run."""
 
 
 def choose_options(config: Config, dataset: Dataset, model: torch.nn.Module, context: RankContext):
@@ -25,9 +25,9 @@ def choose_options(config: Config, dataset: Dataset, model: torch.nn.Module, con
     ``"auto"``. Return also the reason for each chosen value, in a dict whose keys are names of attributes of the run
     file. All ranks run this schedule (generator) at once.
 
-    The parameters of ``model`` are not changed. ``context.comm`` must carry only messages of this measurement. Raises
-    ConfigError if the measurement is impossible. Raises NoMulticast, a subclass of ConfigError, if the configured
-    multicast cannot be used.
+    The parameters of ``model`` are not changed. ``context.comm`` must carry only messages of the measurement before the
+    run. Raises ConfigError if the measurement cannot be made. Raises NoMulticast, a subclass of ConfigError, if the
+    configured multicast cannot be used.
     """
     dtype, of_trial = getattr(torch, config.dtype), replace(context, seed=config.seed)
     trial = Trial(of_trial, model, dtype, partial(load_of, config, dataset))
@@ -36,7 +36,8 @@ def choose_options(config: Config, dataset: Dataset, model: torch.nn.Module, con
 
 
 def with_options(config: Config, chosen: dict) -> Config:
-    """Return a copy of ``config`` in which the algorithm's options in ``chosen`` have the values of ``chosen``."""
+    """Return a copy of ``config`` with the values of ``chosen``, a dict from options of the algorithm to their
+    values."""
     return config.model_copy(update={"algorithm": config.algorithm.model_copy(update=chosen)})
 
 

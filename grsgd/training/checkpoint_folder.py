@@ -1,12 +1,12 @@
-"""Functions by which one rank uses the folder of a run's checkpoints. The functions list checkpoints, find out which
-checkpoints are whole (have the files of all ranks), and remove files.
+"""Functions with which one rank manages the files in the folder of a run's checkpoints. The functions list checkpoints,
+find out which checkpoints are whole (have the files of all ranks), and remove files.
 
 ``FOLDER/samples-000000012800/rank-0003.ckpt`` is the file of rank 3 in a checkpoint (`grsgd.training.checkpoint_file`).
-``FOLDER/curve-5f3a.../rank-0003.bin`` has all snapshots that rank 3 has taken. A whole checkpoint has the files of all
-ranks. All ranks share one folder, or each rank has a folder of its own. The file ``FOLDER/complete`` exists as soon as
-the first checkpoint is whole. In a shared folder, the rank that writes the last file of the checkpoint creates
-``complete``. If ranks share no folder, rank 0 creates ``complete`` before the second checkpoint, or at the end of the
-run.
+``FOLDER/curve-5f3a.../rank-0003.bin`` has all snapshots (copies of the model) that rank 3 has taken. A whole checkpoint
+has the files of all ranks. All ranks share one folder for checkpoints, or each rank has a folder of its own. The file
+``FOLDER/complete`` exists as soon as the first checkpoint is whole. In a folder that all ranks share, the rank that
+writes the last file of the first whole checkpoint creates ``complete``. If ranks share no folder, rank 0 creates
+``complete`` before the second checkpoint, or at the end of the run.
 """
 
 import os
@@ -36,8 +36,8 @@ NO_NUMBER = -1
 
 
 class CheckpointPart(NamedTuple):
-    """File of rank ``rank`` in the checkpoint that was taken after ``samples`` samples of all ranks. If the file's
-    header cannot be read, ``problem`` is a one-line reason."""
+    """File of rank ``rank`` in the checkpoint that was taken after ``samples`` samples of all ranks. If the header of
+    the checkpoint file cannot be read, ``problem`` is a one-line reason."""
 
     samples: int
     rank: int
@@ -155,8 +155,8 @@ def remove(place: Path, rank: int, ranks: int):
 
 
 def remove_older(folder: Path, samples: int, curves: dict[int, str]):
-    """Remove all ranks' files of checkpoints before ``samples`` samples, except the last `KEPT` whole checkpoints. Only
-    one rank calls this function, after all ranks have written their files of these older checkpoints to the shared
+    """Remove all ranks' files of checkpoints from before ``samples`` samples, except the last `KEPT` whole checkpoints.
+    Only one rank calls this function, after all ranks have written their files of these older checkpoints to the shared
     folder.
 
     ``curves`` has, by the number of samples of each checkpoint, the name of the folder with the snapshots of the
@@ -183,15 +183,15 @@ def whole_in(folder: Path) -> list[int]:
 
 
 def mark_complete(folder: Path):
-    """Create the file ``complete`` in ``folder``, which shows that the folder has had a whole checkpoint."""
+    """Create the file ``complete`` in ``folder``, as a sign that the folder has had a whole checkpoint."""
     with suppress(OSError):
         os.close(os.open(folder / COMPLETE, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o666))
 
 
 def mark_if_whole(folder: Path, samples: int):
     """Create the file ``complete`` in ``folder`` if the checkpoint after ``samples`` samples has the files of all
-    ranks. Each rank calls this function after it has written its file. So the rank that writes its file last creates
-    ``complete``."""
+    ranks. Each rank calls this function after it has written its file of the checkpoint. So the rank that is the last
+    to write its file of the checkpoint creates ``complete``."""
     if not (folder / COMPLETE).exists() and samples in whole_in(folder):
         mark_complete(folder)
 
@@ -227,14 +227,14 @@ def _names(folder: Path) -> list[str]:
 
 
 def as_numbers(names: list[tuple[str, str]]) -> list[int]:
-    """Return the names of the last `KEPT` checkpoints and of their folders of snapshots as 2 * `KEPT` numbers.
-    `NO_NUMBER` stands for a missing name."""
+    """Convert the names of the last `KEPT` checkpoints, and of their folders of snapshots, to 2 * `KEPT` numbers that
+    ranks can send. The number `NO_NUMBER` stands for a missing name."""
     numbers = [number for name, curve in names[-KEPT:] for number in (int(name[8:]), int(curve[6:] or "-1", 16))]
     return numbers + [NO_NUMBER] * (2 * KEPT - len(numbers))
 
 
 def from_numbers(numbers: list[int]) -> list[tuple[str, str]]:
-    """Return the names of checkpoints and of folders of snapshots that `as_numbers` has converted to ``numbers``."""
+    """Convert ``numbers``, a result of `as_numbers`, back to the names of checkpoints and of folders of snapshots."""
     pairs = zip(numbers[::2], numbers[1::2], strict=True)
     return [(name_of(at), f"curve-{id:013x}" if id >= 0 else "") for at, id in pairs if at != NO_NUMBER]
 

@@ -1,4 +1,4 @@
-"""Writer of one rank's checkpoint files. A thread writes each file while the rank continues to train."""
+"""Writer of one rank's checkpoint files. A thread writes each checkpoint file while the rank continues to train."""
 
 import sys
 import threading

@@ -1,7 +1,7 @@
 """Checkpoints of a run: the state of every rank (`rank_state`), stored in a folder that remains after the job's end.
 
-Each rank writes its own checkpoint files (`checkpoint_folder`), in the background of training. A checkpoint is whole
-when all ranks have written their files.
+Each rank writes its own checkpoint files (`checkpoint_folder`) in the background, while training continues. A
+checkpoint is whole when all ranks have written their files.
 """
 
 import secrets
@@ -51,7 +51,7 @@ class Every:
     @classmethod
     def read(cls, text: str, option: str = "--every") -> "Every":
         """Return the interval that ``text`` gives: ``100`` means steps, ``60s`` means seconds. Raises ConfigError,
-        whose message names the command's ``option``, for any other text."""
+        whose message names the command's ``option``, if ``text`` has any other form."""
         with suppress(ValueError):
             if text.endswith("s") and float(text[:-1]) > 0:
                 return cls(seconds=float(text[:-1]))
@@ -188,8 +188,8 @@ class Checkpoints(Recovery):
     def leave_steps(self):
         """Record that this rank takes no further step before `at_rest`, in which all ranks meet.
 
-        Ranks in lockstep still reply to requests to meet, because another rank may ask to meet at a step that no rank
-        takes.
+        Ranks in lockstep still reply to requests to meet for a checkpoint, because another rank may ask to meet before
+        a step that no rank takes.
         """
         self.meeting.is_held = not self.in_lockstep
 

@@ -38,9 +38,9 @@ class GradientComputing:
         self.loss: float | None = None
         """Loss of the batch of the last computed gradient; None if no loss is known."""
         self.losses: dict[int, list[float]] = {}
-        """Losses of all steps since the last snapshot, by the number of the block of samples."""
+        """Losses of all steps since the last snapshot, in a dict whose keys are the numbers of blocks of samples."""
         self.stages: list = []
-        """Stages of the simulated computation of a gradient. At each stage the gradient of one parameter becomes
+        """Stages of a gradient's computation in simulated time. At each stage the gradient of one parameter becomes
         complete."""
 
     def go_on_from(self, step: int, algorithm: Algorithm):
@@ -96,8 +96,8 @@ class GradientComputing:
         yield Compute(self.gradients.skip, 0)
 
     def _mean(self, losses: dict[int, float] | None, step: int) -> float | None:
-        """Store the losses of this rank's blocks for the next snapshot. Return the weighted mean of the losses, or None
-        if ``losses`` is None or empty."""
+        """Store ``losses``, the losses of this rank's blocks of samples, for the next snapshot. Return the weighted
+        mean of the losses, or None if ``losses`` is None or empty."""
         if not losses:  # losses are None if only times are simulated, and empty on a rank without a block of samples
             return None
         weights = self.gradients.weights

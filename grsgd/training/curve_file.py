@@ -15,7 +15,7 @@ NAME = re.compile(r"curve-[0-9a-f]{1,16}")
 
 class CurveFile:
     """File of one rank's snapshots. ``folder`` is the folder that has all checkpoints. ``name`` is the name of the
-    subfolder with the file, or "" before the first checkpoint. ``digests`` has a digest of each snapshot in the
+    subfolder that has the file, or "" before the first checkpoint. ``digests`` has a digest of each snapshot in the
     file."""
 
     def __init__(self, folder: Path, rank: int, name: str = "", digests: list[str] = ()):
@@ -33,7 +33,7 @@ class CurveFile:
         id, which is the same on all ranks. If there is no subfolder for the file yet, a subfolder is created whose name
         contains ``id``.
 
-        Raises OSError if the file cannot be written.
+        Raises OSError if the file of snapshots cannot be written.
         """
         self.name = self.name or f"curve-{id}"
         if len(self.digests) >= count:
@@ -55,7 +55,7 @@ class CurveFile:
 
     def give(self, snapshots: Snapshots) -> bool:
         """Copy the models in the file into ``snapshots``, which already has the progress of the run at each snapshot.
-        Return whether the whole file is undamaged.
+        Return True if no snapshot in the file is damaged or missing.
 
         Damaged snapshots are marked as missing (`NOT_KEPT`) in ``snapshots``, which reports the damage in a warning.
         """

@@ -15,7 +15,7 @@ from grsgd.seeding import Purpose, generator
 
 
 def planned_deaths(faults: Faults, ranks: int, seed: int) -> Iterator[tuple[float, int]]:
-    """Yield (seconds after the start of training, rank) for each planned death of the rank's process, by ascending
+    """Yield (seconds after the start of training, rank) for each planned death of a rank's process, in the order of
     time."""
     listed = sorted((seconds, rank) for rank, seconds in faults.die.items())
     return heapq.merge(listed, random_deaths(faults.every, ranks, seed) if faults.every else ())
@@ -67,8 +67,8 @@ def accounts(
 ) -> dict[str, tuple[np.ndarray, tuple[str, str]]]:
     """Return the run file's arrays about deaths of processes: a dict from name to (array, (unit, description)).
 
-    ``deaths`` are the deaths that each remaining process has noticed (`Death.after`). ``waits`` has the longest time in
-    seconds that each remaining process has waited in a step, by rank.
+    ``deaths`` are the deaths that each remaining process has noticed (`Death.after`). ``waits`` has, by rank, the
+    longest time in seconds that each remaining process has waited in one step.
     """
     noticed: dict[int, tuple[float, int]] = {}
     replaced: dict[int, float] = {}

@@ -54,7 +54,8 @@ def use(device: torch.device):
 
 
 def allow_tf32(device: torch.device, wanted: bool):
-    """If ``wanted``, let torch round the inputs of float32 matrix products on a GPU to TF32. Do nothing on a CPU."""
+    """If ``wanted``, let torch round the inputs of float32 matrix products on a GPU to TF32. On a CPU, this function
+    does nothing."""
     if wanted and device.type == "cuda":
         torch.backends.cuda.matmul.allow_tf32 = True
 

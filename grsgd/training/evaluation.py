@@ -39,8 +39,8 @@ class Quality:
 
 def outputs(model: torch.nn.Module, split: Split, task: Task, indices: np.ndarray, device):
     """Yield (outputs of the model, targets, number of items) of the samples ``indices``, one batch at a time. The model
-    runs in evaluation mode, without gradients. ``items`` is the number of items of a batch that the task counts, such
-    as tokens."""
+    runs in evaluation mode, without gradients. ``items`` is the number of items, such as tokens, that the task counts
+    in a batch."""
     training, dtype = model.training, next(model.parameters()).dtype
     model.eval()
     with torch.no_grad():
@@ -53,8 +53,8 @@ def outputs(model: torch.nn.Module, split: Split, task: Task, indices: np.ndarra
 
 
 def samples_at_once(model: torch.nn.Module, split: Split, indices: np.ndarray, device) -> int:
-    """Return the number of test samples for one forward pass of ``model``. The number is smaller than `BATCH` if the
-    model outputs many values per sample, for example for a long text."""
+    """Return the number of test samples for one forward pass of ``model``. The returned number is smaller than `BATCH`
+    if the model outputs many values per sample, for example for a long text."""
     if not len(indices):
         return BATCH
     x, y = next(iter(split.batches([indices[:1]])))
@@ -102,12 +102,12 @@ def quality(
     """Test the models that are in the ranks' replicas, and return the `Quality`. After the test, each replica holds the
     average of the models. All ranks run this schedule (generator) at once.
 
-    ``replicas`` says whether each rank tests its own model on all of ``split``. The averaged model is always tested, by
-    each rank on a part of ``split``. ``weight`` is the weight of this rank's parameters in the average, relative to the
-    weights of the other ranks. The buffers of all ranks have the same weight in the average. ``known`` says whether
-    this rank has a model. A rank without a model must have the weight 0. The replica of a rank without a model does not
-    affect the result. If the rank with the final model has died, all weights are 0, and the metric of the averaged
-    model is NaN.
+    If ``replicas`` is True, each rank also tests its own model on all of ``split``. The averaged model is always
+    tested, by each rank on a part of ``split``. ``weight`` is the weight of this rank's parameters in the average,
+    relative to the weights of the other ranks. The buffers of all ranks have the same weight in the average. ``known``
+    says whether this rank has a model. A rank without a model must have the weight 0. The replica of a rank without a
+    model does not affect the result. If the rank with the final model has died, all weights are 0, and the metric of
+    the averaged model is NaN.
     """
     own = math.nan
     if replicas and known:
@@ -131,7 +131,7 @@ def quality(
 
 
 def of_replicas(values: np.ndarray) -> tuple[float, float]:
-    """Return the lowest and the highest of the metric's values for single ranks, without NaN. Return two NaN if all
+    """Return the lowest and the highest of the metric's values for single ranks, without NaN. Return (NaN, NaN) if all
     values are NaN."""
     known = values[~np.isnan(values)]
     return (float(known.min()), float(known.max())) if known.size else (math.nan, math.nan)

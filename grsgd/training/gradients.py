@@ -35,7 +35,7 @@ class Block:
     """Block of samples: the samples number ``begin`` to ``end - 1`` of each batch. ``batches`` yields the (inputs,
     targets) of the block's samples for each batch.
 
-    A rank with batches of its own has one block, whose number is the number of the rank.
+    A rank that draws its own batches has one block, whose number is the number of the rank.
     """
 
     number: int
@@ -56,7 +56,7 @@ class OwnBatches:
         self.samples = block.samples
         """Number of samples from which this rank computes one gradient."""
         self.weights = {block.number: block.samples}
-        """Weight of the block's loss in the mean loss of all ranks, by the block's number."""
+        """Dict from the number of this rank's block to the weight of the block's loss in the mean loss of all ranks."""
 
     @classmethod
     def of(
@@ -70,7 +70,7 @@ class OwnBatches:
         first: int = 0,
     ):
         """Return an object that computes gradients from the shards that rank ``rank`` holds, from batch number
-        ``first`` on. ``replication`` of the ``workers`` training ranks hold each shard."""
+        ``first`` on. Each shard is held by ``replication`` of the ``workers`` ranks that train."""
         seed_torch(replica.device, Purpose.DROPOUT, config.seed, rank)
         parts = shards(dataset.train.labels, workers, alpha=config.data.alpha, seed=config.seed)
         held = np.concatenate([parts[k] for k in held_by(rank, workers, replication)])
@@ -96,10 +96,10 @@ class OwnBatches:
 
 class CommonBatch:
     """Computation of the gradients of this rank's blocks of a batch that all ranks share. The algorithm receives one
-    gradient for each block.
+    gradient for each block of samples.
 
-    All random choices depend only on the seed, the number of the block and the step. So all ranks that compute the same
-    block get the same gradient.
+    All random choices for a block of samples depend only on the seed, the number of the block and the step. So all
+    ranks that compute the same block get the same gradient.
     """
 
     def __init__(
@@ -119,9 +119,10 @@ class CommonBatch:
         self.gradient, self.blocks, self.batch, self.seed, self.ready = gradient, blocks, batch, seed, ready
         self.samples = sum(block.samples for block in blocks)
         """Number of samples of all blocks that this rank computes in a step. If several ranks compute each block, this
-        number is larger than data.batch_size."""
+        number of samples is larger than data.batch_size."""
         self.weights = {block.number: block.samples for block in blocks}
-        """Weight of each block's loss in the mean loss of all ranks, by the block's number."""
+        """Dict from the number of each block of this rank to the weight of the block's loss in the mean loss of all
+        ranks."""
         self.step = step
         torch.backends.cudnn.deterministic = True  # the gradient of a block must be the same on all ranks, bit for bit
 

@@ -250,8 +250,8 @@ def recorded_images(run: Run | None) -> Images | None:
 
 
 def filled(images: Dataset | Images, source: ModelSource) -> torch.nn.Module:
-    """Build the model of ``source`` for data of the shape ``images``, with the weights in the model file. The model has
-    the configuration's dtype, and is in evaluation mode.
+    """Build the model of ``source`` for data of the shape ``images``, with the weights in the model file. The returned
+    model has the configuration's dtype, and is in evaluation mode.
 
     For a model of this package, the shapes in the file are checked before memory is allocated for the model. Raises
     ModelError if the model and the file differ in names or shapes. Raises ConfigError if the model cannot be built.

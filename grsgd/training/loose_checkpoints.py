@@ -1,4 +1,4 @@
-"""Checkpoints of ranks that never wait for each other, in a run that goes on without processes that die.
+"""Checkpoints of ranks that never wait for each other, in a run that continues when processes die.
 
 The lowest rank whose process has a model is the *leading* rank. The leading rank *calls* a checkpoint: it sends a
 message to all ranks, which asks them to take a checkpoint. When a rank has received a call, it copies its state before
@@ -107,14 +107,14 @@ class LooseCheckpoints(Recovery):
         self.writer, self.folder, self.every = writer, writer.folder, every
         self.comm, self.membership = comm, membership
         self._at = 0
-        """Number of samples that all ranks had processed at the last call of a checkpoint."""
+        """Number of samples that all ranks had processed when a checkpoint was last called."""
         self._step, self._time = 0, time.monotonic()
-        """Number of this rank's step at the last call of a checkpoint, and the time of this call in seconds."""
+        """Number of this rank's step when a checkpoint was last called, and the time of this call in seconds."""
         self._new: deque[str] = deque()
-        """Reasons of new requests for a checkpoint, which another thread adds. An empty reason means that the run goes
-        on after the checkpoint."""
+        """Reasons of new requests for a checkpoint. Other threads add reasons to this queue. An empty reason means that
+        the run goes on after the checkpoint."""
         self._asked: list[str] = []
-        """Reasons of all requests for a checkpoint that no call of a checkpoint has fulfilled."""
+        """Reasons of all requests for a checkpoint after which no checkpoint has been called yet."""
         self._told: int | None = None
         """Process to which this rank has sent the requests in `_asked`; None if the requests have not been sent."""
         self._ids: set[int] = set()
@@ -128,11 +128,12 @@ class LooseCheckpoints(Recovery):
         """Id of the checkpoint whose file this rank writes now; `LEFT` if this rank writes no file."""
         self._has_left = False
         self._written: set[tuple[int, int]] = set()
-        """Pairs (checkpoint id, process) of processes that have written, or will not write, their file of the
-        checkpoint. The id `LEFT` means that the process writes no file of any further checkpoint."""
+        """Pairs (checkpoint id, process). Each of these processes has written its file of the checkpoint, or will not
+        write the file. The id `LEFT` means that the process writes no file of any further checkpoint."""
         self._curve = CurveFile(self.folder, comm.rank)
         self._curves: dict[int, str] = {}
-        """Name of the folder with the snapshots of each checkpoint, by the checkpoint's number of samples."""
+        """Dict from a checkpoint's number of samples to the name of the folder with the snapshots of this
+        checkpoint."""
         self._sending: list[Tolerant] = []
 
     def attach(self, trainer: Trainer):

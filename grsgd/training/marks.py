@@ -37,7 +37,8 @@ class Marks:
 
     def due(self, value: float) -> int:
         """Return the number of marks that the run has passed since the last call of this method. ``value`` is the
-        present progress in samples or seconds. The mark at the end of the run does not count."""
+        present progress in samples or seconds. The mark at the end of the run is not included in the returned
+        number."""
         before = self.passed
         self.passed = max(before, self.shift + self.reached(value))
         return self.passed - before

@@ -1,10 +1,10 @@
-"""Checkpoints in the memory of hosts, which survive the loss of a host. The state of each rank is stored on the rank's
-own host and on the next host.
+"""Checkpoints that are stored in the memory of hosts, and survive the loss of a host. The state of each rank is stored
+on the rank's own host and on the next host.
 
 A thread writes the rank's state to a file in the folder in memory (`grsgd.training.memory_folder`). When the file is
 written, a schedule (generator) in the background sends the file, in pieces of `PIECE` bytes, to a rank on the next
-host. No training step waits for the file. A checkpoint that is due while a rank still writes or sends the last
-checkpoint is not taken.
+host. Training steps do not wait until the file is written or sent. A checkpoint that is due while a rank still writes
+or sends the last checkpoint is not taken.
 """
 
 import errno

@@ -77,7 +77,7 @@ def path_of(base: Path, job: str, host: str) -> Path:
 
 def take(folder: Path, seconds: float = LOCK_SECONDS) -> IO:
     """Create ``folder``, the folder in memory of a job, if it does not exist, and lock the folder. Return the open lock
-    file. The lock is released when the returned file is closed or this process ends.
+    file of the folder. The lock is released when the returned file is closed or this process ends.
 
     Raises ConfigError if the folder belongs to another user or cannot be created. Raises ConfigError if another process
     of the same job still holds the lock after ``seconds`` seconds.

@@ -66,7 +66,8 @@ def parameters_of(optimizer: Optimizer) -> list[torch.Tensor]:
 
 
 def places(optimizer: Optimizer) -> list[tuple[dict, str]]:
-    """Return (state of a parameter, key in this state) for each tensor and each number that the optimizer keeps."""
+    """Return a pair (state of a parameter, key in this state) for each tensor and each number in the optimizer's
+    state."""
     states = (optimizer.state.get(parameter, {}) for parameter in parameters_of(optimizer))
     return [(state, key) for state in states for key in sorted(state, key=str) if is_averaged(state[key])]
 
@@ -80,8 +81,8 @@ def size_of(value) -> int:
 
 
 def kind_of(state: dict) -> int:
-    """Return a number that is equal for two optimizer states if their keys and the shapes of their tensors are
-    equal."""
+    """Return a checksum of the keys, and of the shapes of the tensors, in ``state``, an optimizer's state of one
+    parameter."""
     kept = [(str(key), tuple(getattr(state[key], "shape", ()))) for key in state if is_averaged(state[key])]
     return crc32(repr(sorted(kept)).encode())
 

@@ -63,7 +63,7 @@ def build_optimizer(wanted: Optimizer, parameters) -> torch.optim.Optimizer:
 
 @cache
 def optimizers_of_torch() -> dict[str, type[torch.optim.Optimizer]]:
-    """Return torch's optimizer classes by their names in lower case."""
+    """Return a dict from the lower-case name of each optimizer of torch to the optimizer's class."""
     return {
         name.lower(): value
         for name, value in vars(torch.optim).items()

@@ -1,9 +1,10 @@
-"""Progress of a run, measured in samples that all ranks together have processed, and the decision when the run ends.
+"""Progress of a run, measured in samples that all ranks together have processed, and the decision about the end of the
+run.
 
 Learning-rate schedules, snapshots and the end of a run depend on the number of samples of all ranks. So an epoch means
 the same for synchronous and asynchronous algorithms. Ranks in lockstep, which all take the same steps, compute the
-number of samples of all ranks. Ranks that are not in lockstep report their numbers of samples to rank 0 or, in a run
-that survives deaths, to each other. No rank waits for the sum of the reports.
+number of samples of all ranks without reports. Ranks that are not in lockstep report their numbers of samples to rank 0
+or, in a run that survives deaths, to each other. No rank waits for the sum of the reports.
 """
 
 import math
@@ -28,8 +29,8 @@ class Progress:
     """Progress of the run as one rank knows it. The run ends after ``end`` samples, or ``seconds`` seconds after its
     start.
 
-    This base class sends no messages. Algorithms with parameter servers, which know the progress themselves, use this
-    base class, and call `note_steps`.
+    The base class `Progress` sends no messages. Algorithms with parameter servers, which know the progress themselves,
+    use this base class, and call `note_steps`.
     """
 
     remembers: tuple[str, ...] = ("samples", "own")
@@ -69,7 +70,7 @@ class Progress:
         before the first step, and after each rest (pause of all ranks for a checkpoint)."""
 
     def state(self, members: Sequence[int]) -> dict[str, int]:
-        """Return the attributes of the progress that a checkpoint stores for `restore`, by name. ``members`` are the
+        """Return a dict with the values of the progress that a checkpoint stores, for `restore`. ``members`` are the
         ranks that have a process."""
         return {name: getattr(self, name) for name in self.remembers}
 

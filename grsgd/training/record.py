@@ -1,4 +1,4 @@
-"""Assembly of the one run file of a job from the measurements of all ranks."""
+"""Functions that assemble a job's run file from the measurements of all ranks."""
 
 import math
 from dataclasses import asdict, dataclass
@@ -89,7 +89,7 @@ def marks_of(records: list[RankMeasurements], reason: str) -> list[int]:
 def assemble(
     records: list[RankMeasurements], attributes: dict, qualities: list[Quality] = (), final: Quality | None = None
 ) -> Run:
-    """Return the content of the run file. ``records`` has the measurements of all ranks by ascending rank.
+    """Return the content of a job's run file. ``records`` has the measurements of all ranks by ascending rank.
 
     The run's curve has a row for each mark (point at which snapshots are taken) that `marks_of` returns. ``qualities``
     has the test result at each mark of the curve, or only at the first marks if testing was stopped early. ``final`` is

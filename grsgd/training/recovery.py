@@ -38,7 +38,7 @@ class Recovery:
 
     @property
     def position(self) -> int:
-        """Number of steps that this rank has taken. If all ranks take the same steps, this number is the same on all
+        """Number of steps that this rank has taken. If all ranks take the same steps, ``position`` is the same on all
         ranks before a step."""
         return self.trainer.totals.steps
 
@@ -150,8 +150,8 @@ class Recovery:
         """Continue in a new group of ranks, after a process has died or joined. All ranks of the new group run this
         schedule (generator) at once.
 
-        ``narrow`` is the argument of `gathered`. ``giver`` is the number of a rank in the group that was training
-        before the group was formed.
+        ``narrow(comm)`` returns the group's communicator that replaces ``comm``, as in `gathered`. ``giver`` is the
+        number of a rank in the group that was training before the group was formed.
         """
         self.gathered(narrow)
         yield from ()

@@ -1,4 +1,4 @@
-"""Recovery from the death of a process, for algorithms in which all ranks need each other in every step. The ranks
+"""Recovery from the death of a process, for algorithms in which each step needs messages of all ranks. The ranks
 regroup (form a new group) after a process has died or joined.
 
 To regroup, all ranks replace their models by the average of the models, and create a new object of the algorithm for
@@ -63,10 +63,10 @@ class NoGradient:
     weight = None
 
     def keep(self):
-        """Do nothing, because there is no gradient to keep."""
+        """Do nothing, because algorithms that send no gradients keep no gradient."""
 
     def use_again(self):
-        """Do nothing, because no gradient is summed."""
+        """Do nothing, because the algorithm does not sum gradients."""
 
     def settle(self, have: list[bool]):
         """Do nothing, because no rank has kept a gradient."""
@@ -278,7 +278,7 @@ class Regrouping(Surviving):
             averages.append(flat.like())
             averages[-1].tensor.copy_(flat.tensor)
             yield from exact_average(context.uncounted_comm, averages[-1], weight, root=counts.index(True))
-        # A death can interrupt the averaging above, but not the copies below, which need no other rank.
+        # A death can interrupt exact_average() above, but not the copies in the loop below, which need no other rank.
         # This rank waits next in the algorithm's start(). If start() fails, the ranks regroup again.
         for flat, average in zip(flats, averages, strict=True):
             flat.tensor.copy_(average.tensor)
@@ -296,7 +296,7 @@ class Regrouping(Surviving):
         algorithm.k = int(furthest.steps)
         missing = int(furthest.marks) - progress.marks.passed
         first = progress.go_on(context.uncounted_comm, furthest)
-        if not progress.began:  # this process has just joined
+        if not progress.began:  # this process has just joined the run
             progress.elapsed_before = furthest.seconds
             progress.start()
             trainer.take_place(first, missing)

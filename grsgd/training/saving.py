@@ -85,8 +85,8 @@ class ModelFiles:
 
     def save(self, model: torch.nn.Module, reason: str) -> Saved:
         """Write the file of the final ``model`` and the file of the best model of a run that ended for ``reason``. If
-        the run has ended early, no existing file is replaced. A file that cannot be written to its path is written to a
-        temporary folder.
+        the run has ended early, no existing model file is replaced. A model file that cannot be written to its path is
+        written to a temporary folder.
         """
         saved = Saved({}, [], [])
         weights = [name for name, _ in model.named_parameters()]

@@ -42,8 +42,8 @@ def own_function(schedule: Schedule, end: int | None, epoch: int) -> Callable | 
     ``schedule`` names a schedule of this package. The returned function uses the options of the configuration's section
     ``[schedule]``.
 
-    Raises ConfigError for an unknown option. Raises ConfigError if the user's function does not return a finite number
-    for epoch 0.
+    Raises ConfigError for an option that the user's function does not take. Raises ConfigError if the user's function
+    does not return a finite number for epoch 0.
     """
     if not schedule.is_own:
         return None
@@ -76,7 +76,7 @@ class ScheduledOptimizer(TimedOptimizer):
         epoch: int,
         clock: Callable[[], float],
     ):
-        """Wrap ``optimizer``. An epoch has ``epoch`` samples. ``clock()`` returns the present time in seconds. Raises
+        """Wrap ``optimizer``. One epoch has ``epoch`` samples. ``clock()`` returns the present time in seconds. Raises
         ConfigError if the user's own learning-rate schedule does not work (`own_function`)."""
         super().__init__(optimizer, clock)
         self.schedule, self.progress, self.epoch = schedule, progress, epoch

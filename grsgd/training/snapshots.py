@@ -62,7 +62,7 @@ class Snapshots:
         """Number of marks at the beginning of the run that the run's curve shows only if the run ends early."""
         self.moments: list[Moment] = []
         self.numbers: list[int] = []
-        """Number of the stored copy of the model for each mark; NOT_KEPT or NOT_THERE if no copy is stored."""
+        """For each mark, the number of the stored copy of the model; NOT_KEPT or NOT_THERE if no copy is stored."""
         self.weights: list[float] = []
         """Weight of this rank's model in the average over all ranks, for each mark."""
         self.trouble: str | None = None
@@ -121,8 +121,8 @@ class Snapshots:
 
     def pieces(self, number: int) -> Iterator[memoryview]:
         """Yield the bytes of the stored copy of the model with the number ``number``, in pieces that fit into a
-        processor's cache. The memory of a piece is used again for the next piece. After `share`, any thread may call
-        this method."""
+        processor's cache. The memory of a piece is used again for the next piece. After a call of `share`, any thread
+        may call this method."""
         begin, end, memory = number * self.bytes, (number + 1) * self.bytes, memoryview(bytearray(PIECE))
         while begin < end:
             size = os.preadv(self._file.fileno(), [memory[: end - begin]], begin)

@@ -11,9 +11,9 @@ from grsgd.training.recovery import Recovery
 from grsgd.training.surviving import Surviving
 
 STATE_NUMBERS = 3
-"""Number of float64 values before the ranks' numbers of samples in the message to a new process. The float64 values are
-the sender's step, the seconds since the run began, and the number of marks (points at which snapshots are due) that the
-sender has passed."""
+"""Number of float64 values at the beginning of a message to a new process, before the ranks' numbers of samples. The
+float64 values are the sender's step, the seconds since the run began, and the number of marks (points at which
+snapshots are due) that the sender has passed."""
 
 
 class Succession(Surviving):

@@ -1,4 +1,4 @@
-"""Base class of recovery in runs that go on without the processes that die."""
+"""Base class of recovery objects for runs that go on when processes die."""
 
 import threading
 from collections.abc import Callable
@@ -15,8 +15,8 @@ class Surviving(Recovery):
     """Base class of the recovery objects `Regrouping` and `Succession`. Other processes can request this rank's model
     at any time, even after training.
 
-    ``membership`` has the process of each rank. ``checkpoints`` takes the checkpoints of the run; by default no
-    checkpoints are taken.
+    ``membership`` has the process of each rank. The object ``checkpoints`` takes the checkpoints of the run; by default
+    no checkpoints are taken.
     """
 
     tells_all_of_its_end = False

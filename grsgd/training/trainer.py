@@ -118,7 +118,8 @@ class Trainer:
 
     @property
     def gradients(self):
-        """Source of gradients (`grsgd.training.gradients`); None on a rank that does not train."""
+        """Object that computes this rank's gradients (`grsgd.training.gradients`); None on a rank that does not
+        train."""
         return self.computing.gradients
 
     def take_place(self, batches: int, marks: int):
@@ -130,7 +131,8 @@ class Trainer:
 
     @property
     def reached(self) -> int:
-        """Number of samples that all ranks have processed. Checkpoints are ordered and named by this number."""
+        """Number of samples that all ranks have processed. Checkpoints are ordered and named by the number of samples
+        that all ranks have processed."""
         return self.progress.samples
 
     is_one_schedule = True

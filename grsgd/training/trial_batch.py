@@ -20,7 +20,7 @@ from grsgd.training.inputs import OWN, in_own_code
 SAMPLES = 8
 """Largest number of samples in the batch with which `check_batch` tests the user's code."""
 TRIED = ("model", "data", "task")
-"""Sections of the configuration whose code is tested with a batch if the user has written it."""
+"""Sections of the configuration that may name the user's own code, which is tested with a batch."""
 MAX_READ = 256
 """Largest number of samples that `try_a_step` reads from the training data, and from the test data. The indices of the
 samples that are read are evenly spaced."""

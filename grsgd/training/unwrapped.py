@@ -1,7 +1,8 @@
 """Calls of torch functions without torch's wrappers for profilers and compilers, if the wrappers have no effect.
 
 Calls without the wrappers save time. torch's wrapper for profilers (``record_function``) takes 20 microseconds per
-step. A whole step of a small model takes a millisecond. Loading torch's compiler takes 1.7 s.
+step. A whole step of a small model takes a millisecond. Some of torch's wrappers load torch's compiler, which takes 1.7
+s.
 """
 
 import threading
@@ -66,8 +67,8 @@ def zero_grad(optimizer: torch.optim.Optimizer, set_to_none: bool):
 
 
 def flop_counter():
-    """Return torch's counter of floating-point operations. Do not load torch's compiler, which torch uses only to
-    exclude the counter from compilation."""
+    """Return torch's counter of floating-point operations. This function does not load torch's compiler, which torch
+    uses only to exclude the counter from compilation."""
     from torch.utils import flop_counter as counters
 
     dispatch = getattr(counters._FlopCounterMode.__torch_dispatch__, "__wrapped__", None)

@@ -1,6 +1,7 @@
 """Loader of CIFAR-10 (Krizhevsky, 2009), from the binary or the Python version of the official archive.
 
-Classes in order: airplane, automobile, bird, cat, deer, dog, frog, horse, ship, truck.
+Names of CIFAR-10's classes, in the order of their numbers: airplane, automobile, bird, cat, deer, dog, frog, horse,
+ship, truck.
 """
 
 import os
@@ -45,7 +46,8 @@ def binary_files(directory: Path) -> list[Path]:
 
 def _find(directory: Path):
     """Return the paths of the files of CIFAR-10's binary version, and the function that reads one file of this version.
-    If the binary version is missing, return the paths and the function for the Python version."""
+    If the binary version is missing, return the paths of the Python version's files, and the function that reads one
+    file of the Python version."""
     try:
         return binary_files(directory), read_binary
     except MissingData as no_binary:
@@ -62,7 +64,7 @@ def _split(images: np.ndarray, labels: np.ndarray) -> MemorySplit:
 
 def read_binary(path: Path) -> tuple[np.ndarray, np.ndarray]:
     """Return the pixels, uint8 [n, 3072], channels first, and the labels, uint8 [n], in a .bin file. Raises DamagedData
-    if the file's size or a label is wrong."""
+    if the size of the .bin file, or a label in the file, is wrong."""
     check_size(path, MAX_BYTES)
     try:
         content = np.fromfile(path, np.uint8)
@@ -98,8 +100,8 @@ def read_pickle(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 class _Dtype:
-    """Substitute for ``numpy.dtype`` in unpickling, which keeps only the dtype's name. ``numpy.dtype`` itself would
-    accept any state that the pickle contains."""
+    """Substitute for ``numpy.dtype`` in unpickling. The substitute keeps only the dtype's name. ``numpy.dtype`` itself
+    would accept any state that the pickle contains."""
 
     def __init__(self, name, *flags):
         self.name = name
@@ -109,7 +111,7 @@ class _Dtype:
 
 
 class _Pixels:
-    """Substitute for ``numpy.ndarray`` in unpickling, which accepts only uint8 arrays in C order."""
+    """Substitute for ``numpy.ndarray`` in unpickling. The substitute accepts only uint8 arrays in C order."""
 
     def __init__(self, *arguments):
         self.array = np.empty(0, np.uint8)

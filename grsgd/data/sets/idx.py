@@ -85,7 +85,7 @@ def read_idx(path: Path, dims: int) -> np.ndarray:
 
 def unpacked(path: Path) -> tuple[bytes, bool]:
     """Return the unpacked content of the plain or gzipped file ``path``, and whether the file is complete. Raises
-    DamagedData if the file cannot be read.
+    DamagedData if the file ``path`` cannot be read.
 
     gzip.open is not used, because its error for a truncated file does not tell how many bytes could be unpacked. No
     more bytes are unpacked than the idx header says, because a few gzipped bytes can expand to a thousand times as many

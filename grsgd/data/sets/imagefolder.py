@@ -50,7 +50,8 @@ def _classes(folder: Path) -> list[str]:
 
 
 class FolderSplit:
-    """``Split`` of images that are stored in one folder for each class. An image is decoded when a batch needs it."""
+    """``Split`` of images that are stored in one folder for each class. Each image file is decoded only when a batch
+    with this image is read."""
 
     def __init__(self, folder: Path, classes: Sequence[str], size: int):
         files = [_images(folder, name) for name in classes]

@@ -9,8 +9,8 @@ MOBY_DICK = "moby-dick.txt"
 
 
 def moby_dick_file(directory: Path) -> list[Path]:
-    """Return a list with the path of the file of Moby-Dick. Raises MissingData if the file of Moby-Dick does not
-    exist."""
+    """Return a list with one path, the path of the file of Moby-Dick. Raises MissingData if the file of Moby-Dick does
+    not exist."""
     return find_files([directory / "moby-dick"], [MOBY_DICK])
 
 
