@@ -171,8 +171,8 @@ def move(tensor: torch.Tensor, view: torch.Tensor, following: Iterable[Follower]
 
 
 def following_trained(model: torch.nn.Module, places: Iterable[MemoryPlace]) -> dict[int, list[Follower]]:
-    """Return a dict from the id of each trained parameter that shares memory with other tensors to the list of these
-    tensors.
+    """Return a dict whose keys are the ids of the trained parameters that share memory with other tensors. The value of
+    a key is a list with a `Follower` for each tensor that shares memory with the parameter.
 
     Raises ConfigError, which names the parameter, if a trained parameter cannot be moved. A parameter cannot be moved
     if it shares memory with another parameter, with a tensor that extends beyond the parameter, or with another
@@ -209,8 +209,8 @@ def following_trained(model: torch.nn.Module, places: Iterable[MemoryPlace]) -> 
 def following_buffers(
     buffers: dict[str, torch.Tensor], places: Iterable[MemoryPlace]
 ) -> tuple[dict[str, torch.Tensor], dict[int, list[Follower]]]:
-    """Return two dicts: the ``buffers`` that may be moved, by name, and the followers of each of these buffers, by the
-    buffer's id.
+    """Return two dicts. The first dict has the ``buffers`` that may be moved, by name. The second dict has, by the id
+    of a buffer, the followers (tensors that are moved together with the buffer).
 
     The first dict omits a buffer that is moved together with another tensor. The first dict also omits a buffer if the
     model or another process would continue to use the old memory of the buffer.

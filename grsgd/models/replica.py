@@ -95,7 +95,8 @@ class Replica:
 
     def average_buffers(self, allreduce, buffers: Flat | None = None):
         """Replace the model's buffers by their mean over all ranks. If ``buffers``, a copy of the model's buffers, is
-        given, replace this copy instead. The rank's driver (event loop) runs this schedule (generator).
+        given, replace this copy instead. This method is a generator (schedule) that the rank's driver (event loop)
+        runs.
 
         The schedule (generator) ``allreduce(array)`` replaces an array by its mean over all ranks. The changes of the
         buffers since the start of training are averaged, not the buffers themselves. So buffers that never change
@@ -147,7 +148,7 @@ class Replica:
 
     def on_each_gradient(self, call) -> list:
         """Register hooks that call ``call()`` each time the backward pass has finished the gradient of a parameter.
-        Each call of such a hook takes a few microseconds.
+        Each call of a hook takes a few microseconds.
 
         Return the handles of the hooks; the method ``remove()`` of a handle removes the hook.
         """

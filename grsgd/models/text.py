@@ -104,8 +104,8 @@ def gpt(
 ):
     """Transformer that predicts the next byte, with ``positions`` "learned" or "rotary".
 
-    By default, `gpt` has 0.2 million parameters. It has 0.8 million with ``width`` 128, and 10.7 million with
-    ``layers`` 6, ``heads`` 6 and ``width`` 384.
+    The model has 0.2 million parameters by default, 0.8 million with ``width`` 128, and 10.7 million with ``layers`` 6,
+    ``heads`` 6 and ``width`` 384.
     """
     if positions not in POSITIONS:
         raise ValueError(f"model gpt: positions is {positions}, expected {' or '.join(POSITIONS)}")

@@ -23,7 +23,7 @@ run."""
 def choose_options(config: Config, dataset: Dataset, model: torch.nn.Module, context: RankContext):
     """Measure on all ranks, and return ``config`` with a chosen value in place of each algorithm option that is
     ``"auto"``. Return also the reason for each chosen value, in a dict whose keys are names of attributes of the run
-    file. All ranks run this schedule (generator) at once.
+    file. This function is a generator (schedule) that all ranks run at once.
 
     The parameters of ``model`` are not changed. ``context.comm`` must carry only messages of the measurement before the
     run. Raises ConfigError if the measurement cannot be made. Raises NoMulticast, a subclass of ConfigError, if the

@@ -30,7 +30,7 @@ filled up with spaces to `BLOCK` bytes."""
 CHUNK = 2**20
 """Number of bytes that are read or written at once while the file's digest is computed."""
 ONE_READER = threading.Lock()
-"""Lock that lets only one thread at a time read arrays. numpy parses the headers of arrays with `ast`, which fails if
+"""Lock that lets only one thread at a time read arrays. Numpy parses the headers of arrays with `ast`, which fails if
 several threads of Python 3.11 call it at once."""
 PLACE = "an array of this file"
 """Placeholder in the JSON text for an array that follows the JSON text in the file."""

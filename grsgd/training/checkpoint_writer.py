@@ -96,8 +96,8 @@ class CheckpointWriter:
         return self._thread
 
     def written(self):
-        """Wait until this rank's checkpoint file is written. The rank's driver (event loop) runs this schedule
-        (generator)."""
+        """Wait until this rank's checkpoint file is written. This method is a generator (schedule) that the rank's
+        driver (event loop) runs."""
         if self._thread is not None:
             thread = self._thread
             yield Until(lambda: not thread.is_alive(), "writing a checkpoint")

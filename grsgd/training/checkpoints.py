@@ -170,8 +170,8 @@ class Checkpoints(Recovery):
 
     def before_step(self, step: int):
         """Take a checkpoint before step number ``step``, if a checkpoint is due. Return True if all ranks must rest
-        (receive all messages) before the checkpoint, which `at_rest` takes in this case. The rank's driver (event loop)
-        runs this schedule (generator).
+        (receive all messages) before the checkpoint, which `at_rest` takes in this case. This method is a generator
+        (schedule) that the rank's driver (event loop) runs.
 
         If a signal of the system has asked for the end of the run, raises Stopped on all ranks after the checkpoint.
         """
@@ -217,8 +217,8 @@ class Checkpoints(Recovery):
         return False
 
     def _take(self, reason: str):
-        """Copy the state of the trainer, and start a thread that writes the copy. All ranks run this schedule
-        (generator) at once. If ``reason`` is not empty, raises Stopped after the copy of the state is written.
+        """Copy the state of the trainer, and start a thread that writes the copy. This method is a generator (schedule)
+        that all ranks run at once. If ``reason`` is not empty, raises Stopped after the copy of the state is written.
 
         The checkpoint is written to the folder if any rank has a request for the folder, or if a checkpoint in the
         folder is due. If no rank requests the folder and no checkpoint in the folder is due, the checkpoint is stored
@@ -257,8 +257,8 @@ class Checkpoints(Recovery):
             self.memory.begin(header, self._curve)
 
     def written(self):
-        """Wait until all ranks have written their files of the last checkpoint, and remove older checkpoints. All ranks
-        run this schedule (generator) at once."""
+        """Wait until all ranks have written their files of the last checkpoint, and remove older checkpoints. This
+        method is a generator (schedule) that all ranks run at once."""
         if not self.writer.has_begun:
             return
         yield from self.writer.written()

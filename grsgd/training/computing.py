@@ -75,8 +75,8 @@ class GradientComputing:
             algorithm.gradient_ready(parameter)
 
     def gradient(self, step: int):
-        """Compute the gradient of step number ``step``, and wait for the rank's injected delay. The rank's driver
-        (event loop) runs this schedule (generator).
+        """Compute the gradient of step number ``step``, and wait for the rank's injected delay. This method is a
+        generator (schedule) that the rank's driver (event loop) runs.
 
         Raises Stopped on all ranks if the loss of any rank is not finite.
         """
@@ -91,8 +91,8 @@ class GradientComputing:
         self.loss = self._mean(gradient.value, step)
 
     def skip(self):
-        """Skip the batch of a step for which the algorithm needs no gradient of this rank. The rank's driver (event
-        loop) runs this schedule (generator)."""
+        """Skip the batch of a step for which the algorithm needs no gradient of this rank. This method is a generator
+        (schedule) that the rank's driver (event loop) runs."""
         yield Compute(self.gradients.skip, 0)
 
     def _mean(self, losses: dict[int, float] | None, step: int) -> float | None:

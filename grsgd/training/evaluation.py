@@ -100,7 +100,7 @@ def quality(
     comm, replica: Replica, split: Split, task: Task, replicas: bool = True, weight: float = 1.0, known: bool = True
 ):
     """Test the models that are in the ranks' replicas, and return the `Quality`. After the test, each replica holds the
-    average of the models. All ranks run this schedule (generator) at once.
+    average of the models. This function is a generator (schedule) that all ranks run at once.
 
     If ``replicas`` is True, each rank also tests its own model on all of ``split``. The averaged model is always
     tested, by each rank on a part of ``split``. ``weight`` is the weight of this rank's parameters in the average,

@@ -183,8 +183,9 @@ class LooseCheckpoints(Recovery):
             self._send(message, tags.MEETING, [self.membership.joined[leader]])
 
     def before_step(self, step: int):
-        """Copy this rank's state before step number ``step``, if the leading rank has called a checkpoint. The rank's
-        driver (event loop) runs this schedule (generator). Returns False, because ranks do not pause for a checkpoint.
+        """Copy this rank's state before step number ``step``, if the leading rank has called a checkpoint. This method
+        is a generator (schedule) that the rank's driver (event loop) runs. Returns False, because ranks do not pause
+        for a checkpoint.
 
         If a signal of the system has asked for the end of the run, raises Stopped on all ranks after the checkpoint.
         """
@@ -209,7 +210,7 @@ class LooseCheckpoints(Recovery):
 
     def at_rest(self, ended: bool):
         """Wait until this rank's last checkpoint file is written, and return True, which means that training is over.
-        The rank's driver (event loop) runs this schedule (generator)."""
+        This method is a generator (schedule) that the rank's driver (event loop) runs."""
         yield from self.writer.written()
         return True
 

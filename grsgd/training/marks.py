@@ -24,9 +24,8 @@ class Marks:
         self.early = early
         self.in_seconds = in_seconds
         self.shift = shift
-        """Number that a resumed run adds to the number of this object's marks that it has passed. The value is the
-        number of marks that the run had passed when it was resumed, minus the number of this object's marks up to that
-        point."""
+        """Number that a resumed run adds to the number of this object's marks that it has passed. When the run was
+        resumed, it had passed ``shift`` more marks than this object has up to that point."""
         self.passed = 0
         """Number of marks that the run has passed."""
 

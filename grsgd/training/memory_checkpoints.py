@@ -141,8 +141,8 @@ class MemoryCheckpoints:
         return bool(self._begun and self.problem)
 
     def agree(self, in_folder: bool):
-        """Agree with all ranks on the three truth values that are returned. All ranks run this schedule (generator) at
-        once.
+        """Agree with all ranks on the three truth values that are returned. This method is a generator (schedule) that
+        all ranks run at once.
 
         The first returned value says whether the checkpoint that is due is written to the folder of checkpoints, and
         not to memory. The first returned value is True if ``in_folder`` is True on any rank. The second returned value
@@ -210,7 +210,7 @@ class MemoryCheckpoints:
 
     def _send(self, header: Header, writing: threading.Thread):
         """Send this rank's checkpoint file to a rank on the next host, after the thread ``writing`` has written the
-        file. The rank's driver (event loop) runs this schedule (generator)."""
+        file. This method is a generator (schedule) that the rank's driver (event loop) runs."""
         yield Until(lambda: not writing.is_alive(), "writing a checkpoint")
         to, path = self.neighbours.to, self.folder / self._begun / file_of(header.rank)
         try:
@@ -230,8 +230,8 @@ class MemoryCheckpoints:
                 yield self.comm.Issend(part, to, tags.STATE_PIECE)
 
     def _receive(self, source: int):
-        """Receive the checkpoint file of rank ``source``, and write it to the folder in this host's memory. The rank's
-        driver (event loop) runs this schedule (generator).
+        """Receive the checkpoint file of rank ``source``, and write it to the folder in this host's memory. This method
+        is a generator (schedule) that the rank's driver (event loop) runs.
 
         All pieces of the file are received, even if a piece cannot be written to the folder. A received size of 0 means
         that rank ``source`` could not write its state.

@@ -20,8 +20,8 @@ Optimizer = torch.optim.Optimizer
 
 
 def agree(comm, optimizer: Optimizer, weight: float):
-    """Give the optimizers of all ranks of ``comm`` state for the same parameters. All ranks run this schedule
-    (generator) at once.
+    """Make the optimizers of all ranks of ``comm`` hold state for the same parameters. This function is a generator
+    (schedule) that all ranks run at once.
 
     A parameter gets optimizer state on all ranks if it has state on any rank with a ``weight`` above 0. Missing
     optimizer state is created, filled with zeros. If ranks have state with different keys or shapes for a parameter,

@@ -28,8 +28,8 @@ class Recovery:
     has_share = True
     """Whether this rank's gradient is part of the mean gradient of the present step."""
     knows_the_end = True
-    """Whether a parameter server knows, when all workers have stopped, that the run has ended. If False, the workers
-    may have stopped for a checkpoint."""
+    """Whether a parameter server knows, when all workers have stopped, that the run has ended. The value is False if
+    the workers may also have stopped for a checkpoint."""
     last: Path | None = None
     """Folder of the last whole checkpoint, which has the files of all ranks; None if there is no whole checkpoint."""
 
@@ -88,18 +88,19 @@ class Recovery:
         Only users' own training loops call this method."""
 
     def train(self):
-        """Take all steps of this rank. The rank's driver (event loop) runs this schedule (generator)."""
+        """Take all steps of this rank. This method is a generator (schedule) that the rank's driver (event loop)
+        runs."""
         yield from self.trainer.to_the_end()
 
     def before_step(self, step: int):
-        """Return whether all ranks must pause before step number ``step``, for example for a checkpoint. The rank's
-        driver (event loop) runs this schedule (generator)."""
+        """Return whether all ranks must pause before step number ``step``, for example for a checkpoint. This method is
+        a generator (schedule) that the rank's driver (event loop) runs."""
         yield from ()
         return False
 
     def gradient(self, step: int):
-        """Compute the gradient of step number ``step``, and store it in the replica. The rank's driver (event loop)
-        runs this schedule (generator)."""
+        """Compute the gradient of step number ``step``, and store it in the replica. This method is a generator
+        (schedule) that the rank's driver (event loop) runs."""
         yield from self.trainer.computing.gradient(step)
 
     def guarded(self, hook: Callable) -> Callable:
@@ -110,9 +111,9 @@ class Recovery:
         """Record that this rank takes no step until the next call of `at_rest`."""
 
     def at_rest(self, ended: bool):
-        """Return whether training is over. The rank's driver (event loop) runs this schedule (generator). The trainer
-        runs this method after its steps, when all ranks pause or training ends, while no message of the algorithm is
-        under way.
+        """Return whether training is over. This method is a generator (schedule) that the rank's driver (event loop)
+        runs. The trainer runs this method after its steps, when all ranks pause or training ends, while no message of
+        the algorithm is under way.
 
         ``ended`` says whether this rank has taken its last step.
         """
@@ -120,8 +121,8 @@ class Recovery:
         return True
 
     def average(self):
-        """Make all replicas equal to the final model, after the last step. The rank's driver (event loop) runs this
-        schedule (generator)."""
+        """Make all replicas equal to the final model, after the last step. This method is a generator (schedule) that
+        the rank's driver (event loop) runs."""
         yield from self.trainer.average()
 
     def ended(self):

@@ -124,8 +124,8 @@ class KeptGradient:
         self.is_absent = self.weight == 0
 
     def put_back(self) -> bool:
-        """Restore the kept gradient in the replica if the present step is taken again. Return whether the gradient was
-        restored."""
+        """Restore the kept gradient in the replica if the present step is taken again. Return True if the kept gradient
+        was restored."""
         weight, self.weight = self.weight, None
         if weight is not None:
             torch.mul(self.copy.tensor, weight, out=self.gradient.tensor)
@@ -196,13 +196,13 @@ class Regrouping(Surviving):
         self.kept.put_back() or self.kept.use_again()
 
     def train(self):
-        """Take all steps of this rank, and regroup with the remaining ranks whenever a process has died or joined. The
-        rank's driver (event loop) runs this schedule (generator)."""
+        """Take all steps of this rank, and regroup with the remaining ranks whenever a process has died or joined. This
+        method is a generator (schedule) that the rank's driver (event loop) runs."""
         yield from self.whole(self._to_the_end)
 
     def _to_the_end(self):
-        """Take all steps, and wait until every rank has taken its last step. The rank's driver (event loop) runs this
-        schedule (generator)."""
+        """Take all steps, and wait until every rank has taken its last step. This method is a generator (schedule) that
+        the rank's driver (event loop) runs."""
         yield from self.trainer.to_the_end()
         yield from halving_doubling_allreduce(self.trainer.algorithm.uncounted_comm, np.zeros(1))
 
@@ -221,9 +221,9 @@ class Regrouping(Surviving):
                     raise
 
     def regroup(self):
-        """Form a new group of all remaining ranks, which go on from the average of their models. The rank's driver
-        (event loop) runs this schedule (generator). Returns False if another rank has ended its training, so that this
-        rank must end its training, too.
+        """Form a new group of all remaining ranks, which go on from the average of their models. This method is a
+        generator (schedule) that the rank's driver (event loop) runs. Returns False if another rank has ended its
+        training, so that this rank must end its training, too.
 
         Processes that have just joined have no model, and do not enter the average of the models. If the algorithm
         keeps all models equal, models that are one step behind do not enter the average either. So with such an
@@ -269,7 +269,7 @@ class Regrouping(Surviving):
 
     def _average_models(self, context: RankContext, counts: list[bool]):
         """Set the parameters, buffers and momenta of all ranks to their averages over the ranks for which ``counts`` is
-        True. The rank's driver (event loop) runs this schedule (generator)."""
+        True. This method is a generator (schedule) that the rank's driver (event loop) runs."""
         replica = self.trainer.replica
         weight, averages, optimizer = float(counts[context.comm.rank]), [], self.trainer.optimizer.optimizer
         yield from momenta.agree(context.uncounted_comm, optimizer, weight)
@@ -279,8 +279,8 @@ class Regrouping(Surviving):
             averages[-1].tensor.copy_(flat.tensor)
             yield from exact_average(context.uncounted_comm, averages[-1], weight, root=counts.index(True))
         # A death can interrupt exact_average() above, but not the copies in the loop below, which need no other rank.
-        # This rank waits next in the algorithm's start(). If start() fails, the ranks regroup again.
-        for flat, average in zip(flats, averages, strict=True):
+        # After the copies, this rank waits in the algorithm's start(). If start() fails, the ranks regroup again. for
+        flat, average in zip(flats, averages, strict=True):
             flat.tensor.copy_(average.tensor)
         momenta.set_momenta(optimizer, averages[-1].tensor)
 

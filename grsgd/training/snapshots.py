@@ -62,7 +62,8 @@ class Snapshots:
         """Number of marks at the beginning of the run that the run's curve shows only if the run ends early."""
         self.moments: list[Moment] = []
         self.numbers: list[int] = []
-        """For each mark, the number of the stored copy of the model; NOT_KEPT or NOT_THERE if no copy is stored."""
+        """Number of the stored copy of the model for each mark. The number is NOT_KEPT or NOT_THERE if no copy of the
+        mark is stored."""
         self.weights: list[float] = []
         """Weight of this rank's model in the average over all ranks, for each mark."""
         self.trouble: str | None = None
@@ -79,8 +80,8 @@ class Snapshots:
         return snapshots
 
     def share(self) -> int:
-        """Store all snapshots in a file that other processes can read, and return the file's descriptor. Call this
-        method before the first snapshot."""
+        """Store all snapshots in a file that other processes can read, and return the file's descriptor. Call the
+        method `share` before the first snapshot."""
         self._file.close()
         self._file = SnapshotFile(self._memory)
         weakref.finalize(self, self._file.close)

@@ -39,8 +39,8 @@ class Succession(Surviving):
         self.comm, self.driver = comm, driver
 
     def give(self):
-        """Send the state of this rank to every process that requests it. The rank's driver (event loop) runs this
-        schedule (generator) in the background without end."""
+        """Send the state of this rank to every process that requests it. This method is a generator (schedule) that the
+        rank's driver (event loop) runs in the background."""
         request = np.zeros(1, np.int64)
         while True:
             yield self.comm.Irecv(request, ANY_RANK, tags.STATE_REQUEST)
@@ -85,7 +85,7 @@ class Succession(Surviving):
 
     def _content(self, giver: int):
         """Receive from process ``giver`` the training loop's own state, besides model, optimizer and progress, as
-        bytes. The rank's driver (event loop) runs this schedule (generator)."""
+        bytes. This method is a generator (schedule) that the rank's driver (event loop) runs."""
         size = np.zeros(1, np.int64)
         yield self.comm.Irecv(size, giver, tags.STATE)
         content = np.zeros(int(size[0]), np.uint8)

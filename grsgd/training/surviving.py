@@ -111,8 +111,8 @@ class Surviving(Recovery):
 
 
 def locked(hook: Callable, lock: threading.Lock):
-    """Run ``hook``, and hold ``lock`` while the hook computes, but not while the hook waits. The rank's driver (event
-    loop) runs this schedule (generator)."""
+    """Run ``hook``, and hold ``lock`` while the hook computes, but not while the hook waits. This function is a
+    generator (schedule) that the rank's driver (event loop) runs."""
     with lock:
         schedule = hook()
     error = None
@@ -125,5 +125,5 @@ def locked(hook: Callable, lock: threading.Lock):
         error = None
         try:
             yield pending
-        except Exception as caught:  # is raised again inside the hook, so that the hook can clean up
+        except Exception as caught:  # the error is raised again inside the hook, so that it can clean up
             error = caught

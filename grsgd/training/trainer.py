@@ -150,14 +150,15 @@ class Trainer:
         yield from ()
 
     def broadcast_initial_model(self):
-        """Copy the model of rank 0 to all ranks. The rank's driver (event loop) runs this schedule (generator)."""
+        """Copy the model of rank 0 to all ranks. This method is a generator (schedule) that the rank's driver (event
+        loop) runs."""
         for array in (self.replica.params.array, self.replica.buffers.array):
             yield from broadcast(self.context.uncounted_comm, array)
         self.replica.note_buffers()
 
     def train(self):
-        """Take all steps, receive the messages under way, and make all replicas equal to the final model. The rank's
-        driver (event loop) runs this schedule (generator).
+        """Take all steps, receive the messages under way, and make all replicas equal to the final model. This method
+        is a generator (schedule) that the rank's driver (event loop) runs.
 
         Returns the reason why training ended. If training ends early, each replica keeps the model after the rank's
         last step.
@@ -188,13 +189,14 @@ class Trainer:
         return next(key for key in STOP_CRITERIA if getattr(self.config.train, key) is not None)
 
     def average(self):
-        """Make all replicas equal to the final model. The rank's driver (event loop) runs this schedule (generator)."""
+        """Make all replicas equal to the final model. This method is a generator (schedule) that the rank's driver
+        (event loop) runs."""
         yield from self.lifecycle.average()
         yield from self.equal_models.at_end()
 
     def to_the_end(self):
-        """Take all steps, and pause between two steps whenever `Recovery.before_step` asks all ranks to pause. The
-        rank's driver (event loop) runs this schedule (generator)."""
+        """Take all steps, and pause between two steps whenever `Recovery.before_step` asks all ranks to pause. This
+        method is a generator (schedule) that the rank's driver (event loop) runs."""
         is_over = False
         while not is_over:
             yield from self.begin()
@@ -208,8 +210,8 @@ class Trainer:
             is_over = yield from self.recovery.at_rest(ended)
 
     def begin(self):
-        """Start the activities of the algorithm and of the progress in the background. The rank's driver (event loop)
-        runs this schedule (generator)."""
+        """Start the activities of the algorithm and of the progress in the background. This method is a generator
+        (schedule) that the rank's driver (event loop) runs."""
         yield from self.lifecycle.begin()
         self.recovery.begun()
         self.progress.begin()
@@ -221,8 +223,8 @@ class Trainer:
         self.recovery.watch()
 
     def steps(self):
-        """Take steps until the run ends, or until all ranks must pause. The rank's driver (event loop) runs this
-        schedule (generator). Returns True if the run has ended, and False if all ranks must pause."""
+        """Take steps until the run ends, or until all ranks must pause. This method is a generator (schedule) that the
+        rank's driver (event loop) runs. Returns True if the run has ended, and False if all ranks must pause."""
         batch = self.config.data.batch_size
         for step in itertools.count(self.totals.steps):
             if (yield from self.check_progress()):
@@ -246,24 +248,24 @@ class Trainer:
 
     def serve(self):
         """Run the parameter server of this rank, which does not train, and take snapshots, until all training ranks
-        have ended or pause. Return whether this rank knows that the run has ended. The rank's driver (event loop) runs
-        this schedule (generator)."""
+        have ended or pause. Return whether this rank knows that the run has ended. This method is a generator
+        (schedule) that the rank's driver (event loop) runs."""
         while not (yield from self.algorithm.serve()):
             yield from self.check_progress()
             self.watch()
         return self.recovery.knows_the_end
 
     def check_progress(self):
-        """Take the snapshots that are due, and return whether the run has ended. The rank's driver (event loop) runs
-        this schedule (generator)."""
+        """Take the snapshots that are due, and return whether the run has ended. This method is a generator (schedule)
+        that the rank's driver (event loop) runs."""
         ended, marks = yield from self.progress.decide()
         if marks:
             self.take_snapshot(marks)
         return ended
 
     def step(self, step: int):
-        """Take one training step, and add its times of computing, communicating and waiting to ``totals``. The rank's
-        driver (event loop) runs this schedule (generator)."""
+        """Take one training step, and add its times of computing, communicating and waiting to ``totals``. This method
+        is a generator (schedule) that the rank's driver (event loop) runs."""
         self.driver.poll()
         yield from self.timed(self.algorithm.before_backward)
         if self.computing.shares_batches and self.algorithm.needs_no_gradient:
@@ -274,8 +276,8 @@ class Trainer:
         self.on_step(self.progress, self.computing.loss)
 
     def timed(self, hook):
-        """Run ``hook``, a hook of the algorithm, and add the hook's times to ``totals``. The rank's driver (event loop)
-        runs this schedule (generator)."""
+        """Run ``hook``, a hook of the algorithm, and add the hook's times to ``totals``. This method is a generator
+        (schedule) that the rank's driver (event loop) runs."""
         yield from timed(self.recovery.guarded(hook), self.totals, self.driver, self.optimizer)
 
     def take_snapshot(self, marks: int = 1):
