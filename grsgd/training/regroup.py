@@ -279,8 +279,8 @@ class Regrouping(Surviving):
             averages[-1].tensor.copy_(flat.tensor)
             yield from exact_average(context.uncounted_comm, averages[-1], weight, root=counts.index(True))
         # A death can interrupt exact_average() above, but not the copies in the loop below, which need no other rank.
-        # After the copies, this rank waits in the algorithm's start(). If start() fails, the ranks regroup again. for
-        flat, average in zip(flats, averages, strict=True):
+        # After the copies, this rank waits in the algorithm's start(). If start() fails, the ranks regroup again.
+        for flat, average in zip(flats, averages, strict=True):
             flat.tensor.copy_(average.tensor)
         momenta.set_momenta(optimizer, averages[-1].tensor)
 
