@@ -161,7 +161,7 @@ def _need(tool: str, what: str) -> None:
 def _run(command: list[str], cwd: Path) -> None:
     """Run ``command``, a list of words, in the folder ``cwd``. Raises DataError, with the command's output, if the
     command fails. Raises DataError if the command takes more than `TIMEOUT` seconds."""
-    # The command writes to a file. A pipe would stay open as long as any process that the command has started lives.
+    # The command writes to a file. A pipe would stay open until all processes that the command starts have ended.
     with open(cwd / "output", "w+") as output:
         process = subprocess.Popen(
             command, cwd=cwd, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True

@@ -9,8 +9,8 @@ from torch.utils.data import IterableDataset, get_worker_info
 class RankStream(IterableDataset):
     """Samples of one rank from an IterableDataset: every ``ranks``-th sample, from sample number ``rank`` on.
 
-    Each rank, and each worker process of the rank, reads the whole stream, and skips the samples of all others. The
-    samples of a rank do not depend on the number of worker processes of the rank.
+    Each rank, and each worker process of the rank, reads the whole stream, and skips the samples of all other ranks and
+    worker processes. The samples of a rank do not depend on the number of worker processes of the rank.
 
     Parameters
     ----------

@@ -212,8 +212,8 @@ def following_buffers(
     """Return two dicts. The first dict has the ``buffers`` that may be moved, by name. The second dict has, by the id
     of a buffer, the followers (tensors that are moved together with the buffer).
 
-    The first dict omits a buffer that is moved together with another tensor. The first dict also omits a buffer if the
-    model or another process would continue to use the old memory of the buffer.
+    The dict of buffers that may be moved omits a buffer that is moved together with another tensor. It also omits a
+    buffer if the model or another process would continue to use the old memory of the buffer.
     """
     wanted = {id(buffer) for buffer in buffers.values()}
     followed: dict[int, list[Follower]] = {}

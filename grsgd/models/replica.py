@@ -100,7 +100,7 @@ class Replica:
 
         The schedule (generator) ``allreduce(array)`` replaces an array by its mean over all ranks. The changes of the
         buffers since the start of training are averaged, not the buffers themselves. So buffers that never change
-        (masks, position encodings) keep their bits. A mean of the buffers themselves could round them.
+        (masks, position encodings) keep their bits, although a mean of the buffers themselves could be rounded.
         """
         buffers, start = buffers or self.buffers, self.buffers_at_start
         buffers.tensor.sub_(start)

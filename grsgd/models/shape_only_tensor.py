@@ -9,10 +9,10 @@ IN_PLACE = (
     *("add_", "sub_", "mul_", "div_", "neg_", "abs_", "sign_", "sqrt_", "rsqrt_", "square_", "lerp_", "addcmul_"),
     *("addcdiv_", "clamp_", "copy_", "zero_", "fill_"),
 )
-"""Names of the methods of torch.Tensor that change only a tensor's content. `ShapeOnlyTensor` replaces each of these
-methods by a method that does nothing. Torch's own methods on the device ``meta`` check shapes in Python, which takes a
-millisecond for each call. The first call of a method of torch on the device ``meta`` imports torch's compiler, which
-takes seconds."""
+"""Names of the methods of torch.Tensor that change only a tensor's content. `ShapeOnlyTensor` replaces each of the
+methods in `IN_PLACE` by a method that does nothing. Torch's own methods on the device ``meta`` check shapes in Python,
+which takes a millisecond for each call. The first call of a method of torch on the device ``meta`` imports torch's
+compiler, which takes seconds."""
 
 
 class ShapeOnlyTensor(torch.Tensor):

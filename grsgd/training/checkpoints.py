@@ -98,7 +98,7 @@ class Checkpoints(Recovery):
         self.memory = memory or NoMemory()
         self._for_folder: deque[str] = deque()
         """Reasons for which this rank has requested a checkpoint in the folder, and not only in the memory of hosts. A
-        checkpoint in memory does not fulfil the requests in this queue."""
+        checkpoint in memory does not fulfil a request for a checkpoint in the folder."""
         self._was_for_memory = False
         """Whether the last checkpoint was stored only in the memory of hosts."""
         self.comm, self.in_lockstep = meeting.comm, meeting.in_lockstep

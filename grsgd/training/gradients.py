@@ -118,8 +118,8 @@ class CommonBatch:
         """
         self.gradient, self.blocks, self.batch, self.seed, self.ready = gradient, blocks, batch, seed, ready
         self.samples = sum(block.samples for block in blocks)
-        """Number of samples of all blocks that this rank computes in a step. If several ranks compute each block, this
-        number of samples is larger than data.batch_size."""
+        """Number of samples of all blocks that this rank computes in a step. If several ranks compute each block, a
+        rank computes more than data.batch_size samples in a step."""
         self.weights = {block.number: block.samples for block in blocks}
         """Dict from the number of each block of this rank to the weight of the block's loss in the mean loss of all
         ranks."""

@@ -111,8 +111,8 @@ class LooseCheckpoints(Recovery):
         self._step, self._time = 0, time.monotonic()
         """Number of this rank's step when a checkpoint was last called, and the time of this call in seconds."""
         self._new: deque[str] = deque()
-        """Reasons of new requests for a checkpoint. Other threads add reasons to this queue. An empty reason means that
-        the run goes on after the checkpoint."""
+        """Queue with the reasons of new requests for a checkpoint, to which other threads add reasons. An empty reason
+        means that the run goes on after the checkpoint."""
         self._asked: list[str] = []
         """Reasons of all requests for a checkpoint after which no checkpoint has been called yet."""
         self._told: int | None = None

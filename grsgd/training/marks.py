@@ -12,8 +12,8 @@ MAX_MARKS = 10**6
 
 class Marks:
     """Marks of a run, the points at which snapshots are taken. ``count`` marks divide the run into equal parts, with
-    the last mark at ``end``. ``early`` further marks are at 1/2, 1/4, 1/8 ... of the first evenly spread mark. The
-    early marks give a curve (test results at snapshots) to a run that is stopped early.
+    the last mark at ``end``. ``early`` further marks are at 1/2, 1/4, 1/8 ... of the first evenly spread mark. If a run
+    is stopped early, its curve (test results at snapshots) has points at the early marks.
 
     ``in_seconds`` says whether marks are measured in seconds or, if False, in samples of all ranks.
     """

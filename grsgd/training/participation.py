@@ -13,10 +13,10 @@ A step of a rank enters the model if the step's gradient, local update or coded 
   without computing. This step of the late rank does not enter the model.
 
 A rank is living if a process holds the rank at the end of the run, and if the other ranks have not gone on without this
-rank. Steps of dead processes, and of spare processes that hold no rank, do not count. Steps that are lost between a
-checkpoint and a restart do not lower the participation. They lower the goodput, the share of all work that is in the
-final model. With several parameter servers, only gradients that the first server drops count as steps that did not
-enter the model.
+rank. The fraction leaves out steps of dead processes, and of spare processes that hold no rank. Steps that are lost
+between a checkpoint and a restart do not lower the participation. They lower the goodput, the share of all work that is
+in the final model. With several parameter servers, only gradients that the first server drops count as steps that did
+not enter the model.
 """
 
 from collections.abc import Collection, Sequence

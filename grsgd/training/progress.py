@@ -344,8 +344,8 @@ class Counted(Progress):
             self._sending.append(Tolerant(self.comm.Isend(report, rank, tags.PROGRESS_REPORT), report))
 
     def _learn(self):
-        """Receive other ranks' reports of progress without end. This method is a generator (schedule) that the rank's
-        driver (event loop) runs in the background. If this schedule is started again, it waits for the receive
+        """Receive other ranks' reports of progress in an endless loop. This method is a generator (schedule) that the
+        rank's driver (event loop) runs in the background. If this schedule is started again, it waits for the receive
         operation that was posted before the new start."""
         others = np.arange(self.comm.size) != self.comm.rank  # only the trainer counts this rank's samples
         while True:

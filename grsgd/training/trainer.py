@@ -136,8 +136,8 @@ class Trainer:
         return self.progress.samples
 
     is_one_schedule = True
-    """Whether one schedule (generator) runs all steps of a rank. If True, all ranks begin an interrupted step anew
-    after a death, and training ends on all ranks as soon as one rank has taken its last step."""
+    """Whether one schedule (generator) runs all steps of a rank. If ``is_one_schedule`` is True, all ranks begin an
+    interrupted step anew after a death, and training ends on all ranks as soon as one rank has taken its last step."""
     hands_over = False
     """Whether the training loop has state of its own, besides the states of model, optimizer and progress."""
 
