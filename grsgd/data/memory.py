@@ -58,7 +58,7 @@ class MemorySplit:
         return self._batches(indices, seed if augment else None, first)
 
     def _batches(self, indices, seed, first):
-        # This loop must be fast. To read 16 images of MNIST takes about 15 microseconds, much of a small model's step.
+        # This loop must be fast: to read 16 MNIST images takes 15 microseconds, a large part of a small model's step.
         all_images, targets = torch.from_numpy(self._images), torch.from_numpy(self.labels)
         for position, index in enumerate(indices, first):
             index = torch.as_tensor(index)

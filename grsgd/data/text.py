@@ -21,7 +21,8 @@ TEST_PART = 0.1
 
 
 class TextSplit:
-    """``Split`` of a text, uint8 [number of bytes]. Its samples are windows of ``block`` bytes that do not overlap.
+    """``Split`` of a text, uint8 [number of bytes]. The samples of this split are windows of ``block`` bytes that do
+    not overlap.
 
     A sample is a pair (x, y), both int64 [block]. x has the bytes of a window. y has, for each byte of x, the next byte
     in the text.

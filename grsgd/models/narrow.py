@@ -56,9 +56,10 @@ def take_over(part: torch.Tensor, now: torch.Tensor, before: torch.Tensor):
     """Apply to ``part`` the change of a narrow parameter from ``before`` to ``now``. ``part`` has the parameter's
     elements in the wide dtype.
 
-    If an element of ``part`` equals the same element of ``before``, it is set to the element of ``now``. If an element
-    of ``part`` is rounded to the same element of ``now``, it stays unchanged. The difference of ``now`` and ``before``
-    is added to every other element of ``part``, which so keeps the bits that the narrow dtype lacks.
+    If an element of ``part`` equals the element of ``before`` at the same index, it is set to the element of ``now`` at
+    this index. If an element of ``part``, rounded to the narrow dtype, equals the element of ``now`` at the same index,
+    it stays unchanged. Every other element of ``part`` is changed by the difference of ``now`` and ``before``, and
+    keeps the bits that the narrow dtype lacks.
     """
     blocks = (tensor.reshape(-1).split(BLOCK) for tensor in (part, now, before))
     for wide, narrow, earlier in zip(*blocks, strict=True):

@@ -122,8 +122,8 @@ def within(value, depth: int = 3) -> Iterator[object]:
 
 
 def shared(places: Iterable[MemoryPlace]) -> Iterator[tuple[MemoryPlace, list[MemoryPlace]]]:
-    """Yield each object of ``places`` whose memory overlaps with other objects, and a list of the objects that it
-    overlaps with."""
+    """Yield each object of ``places`` whose memory overlaps with other objects, together with a list of these other
+    objects."""
     group: list[MemoryPlace] = []
     end = 0
     for place in [*sorted(places, key=lambda place: place.begin), None]:
@@ -142,8 +142,8 @@ def overlap(one: MemoryPlace, other: MemoryPlace) -> bool:
 
 
 def followers(place: MemoryPlace, others: Iterable[MemoryPlace]) -> list[Follower] | None:
-    """Return a `Follower` of the tensor of ``place`` for each object of ``others``, whose memory overlaps with this
-    tensor. Return None if any object of ``others`` cannot be moved together with the tensor of ``place``. An object
+    """Return a list with a `Follower` for each of ``others``, objects whose memory overlaps with the tensor of
+    ``place``. Return None if any object of ``others`` cannot be moved together with the tensor of ``place``. An object
     cannot be moved with the tensor if its memory extends beyond the tensor, if its dtype differs, or if it is a NumPy
     array. No object can be moved together with a tensor that is not contiguous."""
     tensor, result = place.found, []
@@ -209,11 +209,11 @@ def following_trained(model: torch.nn.Module, places: Iterable[MemoryPlace]) -> 
 def following_buffers(
     buffers: dict[str, torch.Tensor], places: Iterable[MemoryPlace]
 ) -> tuple[dict[str, torch.Tensor], dict[int, list[Follower]]]:
-    """Return two dicts. The first dict has the ``buffers`` that may be moved, by name. The second dict has, by the id
-    of a buffer, the followers (tensors that are moved together with the buffer).
+    """Return two dicts. The first returned dict has the ``buffers`` that may be moved, by name. The second returned
+    dict has, by the id of a buffer, the followers (tensors that are moved together with the buffer).
 
-    The dict of buffers that may be moved omits a buffer that is moved together with another tensor. It also omits a
-    buffer if the model or another process would continue to use the old memory of the buffer.
+    The dict of buffers that may be moved omits a buffer that is moved together with another tensor. A buffer is also
+    omitted if the model or another process would continue to use the buffer's old memory.
     """
     wanted = {id(buffer) for buffer in buffers.values()}
     followed: dict[int, list[Follower]] = {}

@@ -36,8 +36,8 @@ class Replica:
     (`outside`).
 
     ``flat_gradients = False`` is for algorithms that send no gradients. With ``flat_gradients = False``, gradients stay
-    in the memory in which autograd has computed them. Autograd then need not add each gradient to zeros in a flat
-    array, which saves 10 to 20 % of a small model's step.
+    in the memory in which autograd has computed them. Without flat gradients, autograd need not add each gradient to
+    zeros in a flat array, which saves 10 to 20 % of a small model's step.
 
     Trained parameters may have several dtypes. The flat arrays have the dtype ``exchanged`` or, if it is None, the
     widest dtype of the trained parameters. Parameters with a narrower dtype than the flat arrays are rounded copies of
@@ -189,7 +189,7 @@ class Replica:
         to ``copy``, a copy of the model. The returned dense tensors share the memory of the model's tensors.
 
         The returned tensors are buffers of other dtypes than the flat arrays, sparse, quantised or expanded buffers,
-        and buffers that could not be moved. If ``with_frozen``, the result begins with the frozen parameters.
+        and buffers that could not be moved. If ``with_frozen`` is True, the result begins with the frozen parameters.
         """
         model = copy if copy is not None else self.model
         found = [p.data for p in model.parameters() if with_frozen and not p.requires_grad]

@@ -156,7 +156,7 @@ def remove(place: Path, rank: int, ranks: int):
 
 def remove_older(folder: Path, samples: int, curves: dict[int, str]):
     """Remove all ranks' files of checkpoints from before ``samples`` samples, except the last `KEPT` whole checkpoints.
-    Only one rank calls this function, after all ranks have written their files of these older checkpoints to the shared
+    Only one rank calls this function, after all ranks have written their files of the older checkpoints to the shared
     folder.
 
     ``curves`` has, by the number of samples of each checkpoint, the name of the folder with the snapshots of the

@@ -194,8 +194,8 @@ class Checkpoints(Recovery):
         self.meeting.is_held = not self.in_lockstep
 
     def at_rest(self, ended: bool):
-        """Take a checkpoint, and return whether the run is over. All ranks run this schedule (generator) at once, while
-        no message of the algorithm is under way.
+        """Take a checkpoint, and return whether the run is over. This method is a generator (schedule) that all ranks
+        run at once, while no message of the algorithm is under way.
 
         The run is over, and no checkpoint is taken, if any rank has taken its last step. A run of a user's own training
         loop is over only when all ranks have taken their last steps.
@@ -289,7 +289,7 @@ class Checkpoints(Recovery):
         joined.
 
         No rank waits for other ranks' files of the checkpoint that the earlier group was writing when the process died
-        or joined. If a rank's file of this interrupted checkpoint is missing, the checkpoint is not whole, and the
+        or joined. If a rank's file of the interrupted checkpoint is missing, the checkpoint is not whole, and the
         checkpoint before it is kept. Rank ``giver`` sends the names of the whole checkpoints to all ranks of the new
         group. If the earlier group was asked to end the run, the new group takes a checkpoint, and ends the run.
 

@@ -18,9 +18,9 @@ def pick_device(name: str, local_rank: int = 0) -> torch.device:
     """Return the device that a rank uses if the configuration has ``device = name``. ``local_rank`` is the number of
     the rank among the ranks on its host.
 
-    The name "auto" means a GPU if torch finds a GPU and CuPy is installed, else the CPU. The rank ``local_rank`` gets
-    the GPU with this number, modulo the number of GPUs of the host. If there are more ranks than GPUs, several ranks
-    share a GPU. Raises ConfigError if ``name`` is "cuda" and no GPU can be used.
+    The name "auto" means a GPU if torch finds a GPU and CuPy is installed, else the CPU. The GPU that the rank uses has
+    the number ``local_rank`` modulo the host's number of GPUs. If there are more ranks than GPUs, several ranks share a
+    GPU. Raises ConfigError if ``name`` is "cuda" and no GPU can be used.
     """
     missing = None
     if not torch.cuda.is_available():

@@ -68,8 +68,8 @@ OWN = {
     "optimizer": "optimizers",
     "schedule": "schedules",
 }
-"""Sections of the configuration whose key ``name`` may name the user's own code (``FILE.py:NAME``). The values are the
-names of these kinds of code in `grsgd.outside`."""
+"""Dict whose keys are the sections of the configuration in which ``name`` may name the user's own code
+(``FILE.py:NAME``). The values are the names of the kinds of code in `grsgd.outside`, such as "models"."""
 
 
 @contextmanager

@@ -128,8 +128,8 @@ class LooseCheckpoints(Recovery):
         """Id of the checkpoint whose file this rank writes now; `LEFT` if this rank writes no file."""
         self._has_left = False
         self._written: set[tuple[int, int]] = set()
-        """Pairs (checkpoint id, process). Each of these processes has written its file of the checkpoint, or will not
-        write the file. The id `LEFT` means that the process writes no file of any further checkpoint."""
+        """Set of pairs (checkpoint id, process) of processes that have written their file of the checkpoint, or will
+        not write it. The id `LEFT` means that the process writes no file of any further checkpoint."""
         self._curve = CurveFile(self.folder, comm.rank)
         self._curves: dict[int, str] = {}
         """Dict from a checkpoint's number of samples to the name of the folder with the snapshots of this

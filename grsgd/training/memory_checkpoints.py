@@ -180,8 +180,8 @@ class MemoryCheckpoints:
         self._exchanges = [self.driver.start(schedule) for schedule in schedules]
 
     def over(self):
-        """Wait until this rank has written, sent and received all states. The rank's driver (event loop) runs this
-        schedule (generator) after the last step."""
+        """Wait until this rank has written, sent and received all states. This method is a generator (schedule) that
+        the rank's driver (event loop) runs after the last step."""
         yield from self.writer.written()
         yield list(self._exchanges)
 

@@ -29,7 +29,7 @@ LOCK_SECONDS = 15.0
 """Largest number of seconds that a job waits at its first start for the lock of its folder in memory."""
 LEFT_SECONDS = 180.0
 """Seconds after which a job counts as dead if none of its processes has touched the lock file of the job's folder. A
-failed job is usually started again before this time is over."""
+failed job is usually started again sooner than after `LEFT_SECONDS` seconds."""
 TOUCH_SECONDS = 5.0
 """Seconds between two calls of `touch`, by which a job shows that it lives."""
 COPIES = 2

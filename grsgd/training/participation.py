@@ -3,8 +3,8 @@
 A step of a rank enters the model if the step's gradient, local update or coded message affects the run's model:
 
 - Algorithms in which all ranks take each step together: a rank that joins after a death has no gradient of its own in
-  its first step if the other ranks repeat an interrupted step. This first step does not enter the model. A step that a
-  death interrupts is not counted, because the ranks take the step again.
+  its first step if the other ranks repeat an interrupted step. This first step of the new rank does not enter the
+  model. A step that a death interrupts is not counted, because the ranks take the step again.
 - Gossip: all models are averaged at the end, so all steps of living ranks enter the model.
 - ``lasgd`` with ``merge = "overwrite"``: a step that a rank takes while an average is under way does not enter the
   model.
@@ -14,9 +14,9 @@ A step of a rank enters the model if the step's gradient, local update or coded 
 
 A rank is living if a process holds the rank at the end of the run, and if the other ranks have not gone on without this
 rank. The fraction leaves out steps of dead processes, and of spare processes that hold no rank. Steps that are lost
-between a checkpoint and a restart do not lower the participation. They lower the goodput, the share of all work that is
-in the final model. With several parameter servers, only gradients that the first server drops count as steps that did
-not enter the model.
+between a checkpoint and a restart lower the goodput (the share of all work that is in the final model), but not the
+participation. With several parameter servers, only gradients that the first server drops count as steps that did not
+enter the model.
 """
 
 from collections.abc import Collection, Sequence

@@ -126,7 +126,8 @@ class Progress:
 
     def decide(self):
         """Return (whether the run has ended, the number of marks passed since the last call). Marks are the points at
-        which snapshots are taken. The rank's driver (event loop) runs this schedule (generator) before each step."""
+        which snapshots are taken. This method is a generator (schedule) that the rank's driver (event loop) runs before
+        each step."""
         if self.end is not None:
             return self.samples >= self.end, self.marks.due(self.samples)
         elapsed = self.elapsed()
@@ -135,8 +136,8 @@ class Progress:
         yield
 
     def finish(self):
-        """Make ``samples``, the number of samples of all ranks, exact. The rank's driver (event loop) runs this
-        schedule (generator) after the last step, and before a rest (pause of all ranks)."""
+        """Make ``samples``, the number of samples of all ranks, exact. This method is a generator (schedule) that the
+        rank's driver (event loop) runs after the last step, and before a rest (pause of all ranks)."""
         yield from ()
 
 

@@ -17,7 +17,7 @@ def do_nothing(_):
 
 class Recovery:
     """Recovery of one rank. The rank's trainer calls the methods of this class. The base class `Recovery` recovers
-    nothing: a run with this class ends when a process dies.
+    nothing, so a run with this class ends when a process dies.
 
     ``go_on(trainer)`` is called after the algorithm has started, before the first step. In a run that continues from a
     checkpoint, ``go_on`` sets the rank's state to the state in the checkpoint.
@@ -28,8 +28,8 @@ class Recovery:
     has_share = True
     """Whether this rank's gradient is part of the mean gradient of the present step."""
     knows_the_end = True
-    """Whether a parameter server knows, when all workers have stopped, that the run has ended. The value is False if
-    the workers may also have stopped for a checkpoint."""
+    """Whether a parameter server knows, when all workers have stopped, that the run has ended. ``knows_the_end`` is
+    False if the workers may also have stopped for a checkpoint."""
     last: Path | None = None
     """Folder of the last whole checkpoint, which has the files of all ranks; None if there is no whole checkpoint."""
 
@@ -74,8 +74,9 @@ class Recovery:
         steps and while this rank waits."""
 
     def whole(self, part: Callable):
-        """Run ``part()``, a hook of the algorithm or a schedule (generator), to its end. The rank's driver (event loop)
-        runs this schedule. Returns False if the other ranks have ended their training during the run of ``part()``."""
+        """Run ``part()``, a hook of the algorithm or a schedule (generator), to its end. The method `whole` is itself a
+        schedule that the rank's driver (event loop) runs. Returns False if the other ranks have ended their training
+        during the run of ``part()``."""
         yield from schedule_of(part)
         return True
 

@@ -226,10 +226,10 @@ class Regrouping(Surviving):
         training, so that this rank must end its training, too.
 
         Processes that have just joined have no model, and do not enter the average of the models. If the algorithm
-        keeps all models equal, models that are one step behind do not enter the average either. So with such an
-        algorithm, the average equals each of the averaged models bit for bit. The optimizer's momenta are averaged as
-        well. If the interrupted step averages gradients, the ranks take this step again, with the mean of the gradients
-        that ranks have kept.
+        keeps all models equal, models that are one step behind do not enter the average either. So if the algorithm
+        keeps all models equal, the average equals each of the averaged models bit for bit. The optimizer's momenta are
+        averaged as well. If the interrupted step averages gradients, the ranks take this step again, with the mean of
+        the gradients that ranks have kept.
         """
         group, driver, algorithm, self.is_together = self.group, self.trainer.driver, self.trainer.algorithm, False
         began = driver.clock()

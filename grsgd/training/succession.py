@@ -39,8 +39,8 @@ class Succession(Surviving):
         self.comm, self.driver = comm, driver
 
     def give(self):
-        """Send the state of this rank to every process that requests it. This method is a generator (schedule) that the
-        rank's driver (event loop) runs in the background."""
+        """Send the state of this rank to every process that requests it, in an endless loop. This method is a generator
+        (schedule) that the rank's driver (event loop) runs in the background."""
         request = np.zeros(1, np.int64)
         while True:
             yield self.comm.Irecv(request, ANY_RANK, tags.STATE_REQUEST)
@@ -130,7 +130,7 @@ class Succession(Surviving):
 
     def begun(self):
         """Start to send this rank's state to processes that request it. The state contains the time since the run's
-        start, which is known only now. Tell the algorithm which ranks have no process at present."""
+        start, which is not known before this call. Tell the algorithm which ranks have no process at present."""
         self.checkpoints.begun()
         self.driver.start(self.give())
         self.membership.on_change.append(self._changed)

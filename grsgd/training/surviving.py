@@ -20,8 +20,8 @@ class Surviving(Recovery):
     """
 
     tells_all_of_its_end = False
-    """Whether a process that has ended its training sends a message about its end to all other processes. If False,
-    only processes that ask are told that this process has ended its training."""
+    """Whether a process that has ended its training sends a message about its end to all other processes. If
+    ``tells_all_of_its_end`` is False, only processes that ask are told that this process has ended its training."""
 
     def __init__(self, membership: Membership, checkpoints: Recovery | None = None):
         super().__init__()

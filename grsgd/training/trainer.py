@@ -145,7 +145,7 @@ class Trainer:
         """Send the training loop's own state from rank ``giver`` to the ranks on which ``is_wanted`` is True. `Trainer`
         has no state of its own, and sends nothing.
 
-        All ranks of ``comm`` run this schedule (generator) at once.
+        This method is a generator (schedule) that all ranks of ``comm`` run at once.
         """
         yield from ()
 

@@ -136,7 +136,7 @@ def check_sums(config: Config, once: np.ndarray, again: np.ndarray, twice: np.nd
     ``once`` and ``again`` are two results of `totals` for the same batch. ``twice`` is the result of `totals` for a
     batch that has each sample of that batch twice.
     """
-    if not np.array_equal(once, again):  # If losses are random, only a loss that hardly grows is surely no sum of losses
+    if not np.array_equal(once, again):  # If losses are random, only a loss that hardly grows is certainly no sum.
         once, again, twice = (found[:1] for found in (np.minimum(once, again), again, twice))
         wrong = twice < RANDOM_GROWTH * once
     else:

@@ -96,7 +96,7 @@ def unpacked(path: Path) -> tuple[bytes, bool]:
         content = path.read_bytes()
         if path.suffix != ".gz":
             return content, True
-        gunzip = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)  # 16 selects the gzip format
+        gunzip = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)  # the 16 selects the gzip format
         start = gunzip.decompress(content, 4 + 4 * MAX_DIMS)
         if start[:3] != bytes([0, 0, 8]):
             return start, gunzip.eof

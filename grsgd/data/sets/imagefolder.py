@@ -165,7 +165,7 @@ def _pull(loader: torch.utils.data.DataLoader) -> Iterator:
                 raise batch
             yield batch
     finally:
-        del batches  # ends the worker processes now, which the traceback of an error would keep alive
+        del batches  # ends the worker processes now; an error's traceback would keep them alive
 
 
 def _next(batches: Iterator):
