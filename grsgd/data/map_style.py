@@ -63,7 +63,7 @@ class MapStyleSplit:
                 raise DataError(f"a sample is {type(x).__name__}, {advice}")
             target = np.asarray(y)
             if target.dtype.kind not in NUMERIC:
-                raise DataError(f"the target of sample {number} is {y!r:.40}, expected numbers: whole ones for classes")
+                raise DataError(f"the target of sample {number} is {y!r:.40}, expected numbers (whole for classes)")
             shape = target.shape if shape is None else shape
             if target.shape != shape:
                 raise DataError(
@@ -121,7 +121,7 @@ def dataset_of(name: str, made) -> Dataset:
     if isinstance(made, Dataset):
         return made
     if not (isinstance(made, tuple | list) and len(made) == 2 and all(map(is_map_style, made))):
-        raise DataError("returned neither a pair (train, test) of data sets with len() and [i], nor a Dataset")
+        raise DataError("the result is neither a pair (train, test) of data sets with len() and [i], nor a Dataset")
     train, test = map(MapStyleSplit, made)
     for what, split in (("training", train), ("test", test)):
         if not len(split):
@@ -131,9 +131,9 @@ def dataset_of(name: str, made) -> Dataset:
 
 
 def classes_of(train: MapStyleSplit, test: MapStyleSplit) -> int:
-    """Return the value of `Dataset.classes` for a data set with the splits ``train`` and ``test``. The value is the
-    number of classes or of different tokens. If targets are real numbers, the value is the count of numbers in one
-    target."""
+    """Return the value of `Dataset.classes` for a data set with the splits ``train`` and ``test``. `Dataset.classes` is
+    the number of classes or of different tokens. If targets are real numbers, `Dataset.classes` is the count of numbers
+    in one target."""
     if train.kind == NUMBERS:
         return math.prod(train.targets.shape[1:])
     return 1 + int(max(train.targets.max(), test.targets.max()))

@@ -78,7 +78,7 @@ def index_stream(
     """
     indices = np.asarray(indices)
     if not len(indices):
-        raise ValueError("no indices to draw batches from")
+        raise ValueError("indices is empty: there are no samples for batches")
     if batch_size < 1:
         raise ValueError(f"batch_size is {batch_size}, expected at least 1")
     return _cut(indices, batch_size, seed, rank, first)

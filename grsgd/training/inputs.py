@@ -69,7 +69,7 @@ OWN = {
     "schedule": "schedules",
 }
 """Dict whose keys are the sections of the configuration in which ``name`` may name the user's own code
-(``FILE.py:NAME``). The values are the names of the kinds of code in `grsgd.outside`, such as "models"."""
+(``FILE.py:NAME``). The values of `OWN` are the names of the kinds of code in `grsgd.outside`, such as "models"."""
 
 
 @contextmanager

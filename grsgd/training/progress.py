@@ -314,13 +314,13 @@ class Counted(Progress):
 
     def state(self, members):
         counts = self.counts[list(members)]
-        counts[0] += self.counts.sum() - counts.sum()  # adds the samples of ranks without a process
+        counts[0] += self.counts.sum() - counts.sum()  # the first rank's count includes ranks without a process
         return super().state(members) | {f"count_{rank}": int(count) for rank, count in enumerate(counts)}
 
     def restore(self, state):
         super().restore(state)
         # Checkpoints of `FreeRunning` lack the numbers of samples of other ranks.
-        # Without the numbers of other ranks, each rank reports its own number of samples after its next step.
+        # If a checkpoint lacks these numbers, each rank reports its own number of samples after its next step.
         own = {f"count_{self.comm.rank}": self.own}
         self.take([(own | state).get(f"count_{rank}", 0) for rank in range(self.comm.size)])
 

@@ -164,4 +164,4 @@ class _ArrayUnpickler(pickle._Unpickler):
     def find_class(self, module, name):
         if module.partition(".")[0] == "numpy" and name in self._allowed:
             return self._allowed[name]
-        raise pickle.UnpicklingError(f"names {module}.{name}, only numpy arrays are allowed")
+        raise pickle.UnpicklingError(f"the file names {module}.{name}, but only numpy arrays are allowed")
