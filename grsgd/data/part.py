@@ -45,8 +45,8 @@ def _check(key: str, value: int | None, there: int, what: str) -> None:
 
 
 class PartSplit:
-    """``Split`` that has only some samples of another split, ``split``. ``chosen``, int64 [n], has the numbers of these
-    samples in ``split``."""
+    """``Split`` that has only some samples of another split, ``split``. ``chosen``, int64 [n], has the numbers that the
+    chosen samples have in ``split``."""
 
     def __init__(self, split: Split, chosen: np.ndarray):
         self.labels = split.labels[chosen]

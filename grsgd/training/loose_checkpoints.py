@@ -46,9 +46,10 @@ class CheckpointCall(NamedTuple):
     """Call of a checkpoint: the message by which the leading rank asks all ranks to take a checkpoint.
 
     ``id`` is a random number that identifies the checkpoint. ``samples`` is the number of samples that all ranks have
-    processed at the call. ``curve`` is the number in the name of the folder to which the ranks write their snapshots.
-    ``reason`` is the reason why the run ends after the checkpoint; empty if the run goes on. After the fields of this
-    class, the message has the process of each rank that takes part in the checkpoint, or `NO_PROCESS`, int64 [ranks].
+    processed at the call. ``curve`` is the number in the name of the folder to which the ranks write their snapshots
+    (copies of the model). ``reason`` is the reason why the run ends after the checkpoint; empty if the run goes on.
+    After the fields of this class, the message has the process of each rank that takes part in the checkpoint, or
+    `NO_PROCESS`, int64 [ranks].
     """
 
     id: Int64

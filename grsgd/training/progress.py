@@ -113,7 +113,7 @@ class Progress:
         return self.samples - self.ahead
 
     def note_steps(self, steps: int, ahead: int = 0):
-        """Record that all ranks together have taken ``steps`` steps. The last ``ahead`` of these steps are only
+        """Record that all ranks together have taken ``steps`` steps. The last ``ahead`` of the ``steps`` steps are only
         expected, and no rank has reported them yet."""
         self.samples, self.ahead = steps * self.samples_per_step, ahead * self.samples_per_step
 
@@ -320,7 +320,7 @@ class Counted(Progress):
     def restore(self, state):
         super().restore(state)
         # Checkpoints of `FreeRunning` lack the numbers of samples of other ranks.
-        # If a checkpoint lacks these numbers, each rank reports its own number of samples after its next step.
+        # If the state lacks other ranks' numbers, each rank reports its own number of samples after its next step.
         own = {f"count_{self.comm.rank}": self.own}
         self.take([(own | state).get(f"count_{rank}", 0) for rank in range(self.comm.size)])
 

@@ -80,7 +80,7 @@ class RankMeasurements:
 
 def marks_of(records: list[RankMeasurements], reason: str) -> list[int]:
     """Return the marks (points at which snapshots are taken) that the curve of a run shows. At each returned mark,
-    every rank with snapshots has a snapshot (`common_marks`). ``reason`` is the reason why the run ended."""
+    every rank that has taken snapshots has a snapshot (`common_marks`). ``reason`` is the reason why the run ended."""
     answered = [record for record in records if record.moments]
     early = max((record.early for record in answered), default=0)
     return common_marks([record.numbers for record in answered], early if reason in STOP_CRITERIA else 0)
@@ -92,7 +92,7 @@ def assemble(
     """Return the content of a job's run file. ``records`` has the measurements of all ranks by ascending rank.
 
     The run's curve has a row for each mark (point at which snapshots are taken) that `marks_of` returns. ``qualities``
-    has the test result at each mark of the curve, or only at the first marks if testing was stopped early. ``final`` is
+    has the test result for each row of the curve, or only for the first rows if testing was stopped early. ``final`` is
     the test result of the final model. If several ranks have an extra array of the same name (`Algorithm.extra`), the
     array of the lowest rank is taken.
     """

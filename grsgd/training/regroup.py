@@ -223,7 +223,7 @@ class Regrouping(Surviving):
     def regroup(self):
         """Form a new group of all remaining ranks, which go on from the average of their models. This method is a
         generator (schedule) that the rank's driver (event loop) runs. Returns False if another rank has ended its
-        training, so that this rank must end its training, too.
+        training, so that this rank must end its training as well.
 
         Processes that have just joined have no model, and do not enter the average of the models. If the algorithm
         keeps all models equal, models that are one step behind do not enter the average either. So if the algorithm

@@ -17,8 +17,8 @@ def evaluate(
     on_each: Callable[[int], None] = ignore,
     evaluated: Callable[[torch.nn.Module, Quality], None] = ignore,
 ):
-    """Return a list with the `Quality` of the snapshot at each of ``marks``, and the `Quality` of the final model. This
-    function is a generator (schedule) that all ranks run at once.
+    """Return a list with the `Quality` (test result) of the snapshot at each of ``marks``, and the `Quality` of the
+    final model. This function is a generator (schedule) that all ranks run at once.
 
     ``comm`` must carry only messages of this function. The communicators of training are not used, because messages of
     a run that was ended early can still be under way. After each snapshot, ``on_each`` is called with the number of
@@ -35,9 +35,9 @@ def evaluate(
 
 
 def evaluate_snapshots(trainer: Trainer, comm: Communicator, marks: list[int], on_each=ignore, evaluated=ignore):
-    """Return a list with the `Quality` of the snapshot at each of ``marks``. This function is a generator (schedule)
-    that the rank's driver (event loop) runs. `evaluate` describes the arguments. When this function returns, the
-    replica holds the average of the ranks' last snapshots."""
+    """Return a list with the `Quality` (test result) of the snapshot at each of ``marks``. This function is a generator
+    (schedule) that the rank's driver (event loop) runs. `evaluate` describes the arguments. When this function returns,
+    the replica holds the average of the ranks' last snapshots."""
     qualities: list[Quality] = []
     for mark in marks:
         known = trainer.snapshots.restore(mark)
@@ -48,8 +48,8 @@ def evaluate_snapshots(trainer: Trainer, comm: Communicator, marks: list[int], o
 
 
 def quality_of_replicas(trainer: Trainer, comm: Communicator, weight: float, known: bool = True):
-    """Return the `Quality` of the models that the ranks' replicas hold now. This function is a generator (schedule)
-    that all ranks run at once."""
+    """Return the `Quality` (test result) of the models that the ranks' replicas hold now. This function is a generator
+    (schedule) that all ranks run at once."""
     if trainer.is_central:
         yield from trainer.algorithm.broadcast_model(comm)
     replicas = trainer.config.train.evaluate_replicas

@@ -37,7 +37,7 @@ def load_imagefolder(directory: Path, seed: int, size: int = 224) -> Dataset:
     classes = _classes(root / "train")
     if (others := _classes(root / "val")) != classes:
         odd = sorted(set(classes) ^ set(others))
-        raise DamagedData(f"{root}: train/ and val/ differ in class {odd[0]} ({len(odd)} in all), expected the same names")
+        raise DamagedData(f"{root}: train/ and val/ differ in class {odd[0]} ({len(odd)} in all), expected equal names")
     train, test = (FolderSplit(root / part, classes, size) for part in ("train", "val"))
     return Dataset("imagefolder", train, test, (3, size, size), len(classes), source=str(root))
 
