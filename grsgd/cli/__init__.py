@@ -13,7 +13,7 @@ from grsgd.mpi_environment import flush
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 WITH_VALUE = ("-n", "-np", "--hosts", "--restarts", "--launcher", "--bind")
-"""Options of ``grsgd run`` that are followed by a value."""
+"""Names of the options of ``grsgd run`` after which the next argument is the option's value."""
 RENAMED_COMMANDS = {"load": "coding-cost"}
 
 
@@ -35,7 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
         print_error(error)
         return 2
     with suppress(AttributeError):  # sys.stdout may be an object without reconfigure()
-        sys.stdout.reconfigure(errors="replace")  # for characters that the terminal's encoding lacks
+        sys.stdout.reconfigure(errors="replace")  # print "?" for characters that the terminal's encoding lacks
     if options.command is None:
         make_parser().print_help()
         return 2
@@ -96,17 +96,18 @@ def with_python(arguments: list[str]) -> list[str]:
         if word == "-m":
             return [*arguments[:place], "python", *arguments[place:]]
         if not word.startswith("-") and arguments[place - 1] not in WITH_VALUE:
-            break  # ``word`` is the configuration or the script
+            break  # ``word``, the configuration or the script, ends the options of `grsgd run`
     return arguments
 
 
 def end_of_output(error: OSError, on_ranks: bool) -> int:
-    """Return the exit code after an OSError of writing to stdout. Raise any other OSError again."""
+    """Return the exit code of the command after ``error``, which writing to stdout has raised. Raise ``error`` again
+    unless its cause is a closed pipe or, for a command without ranks, a full or broken disk."""
     full = error.filename is None and error.errno in NO_ROOM and not on_ranks
     if not (full or isinstance(error, BrokenPipeError)):  # an error on one rank has to end the job
         raise error
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    if isinstance(error, BrokenPipeError):  # the reader of a pipe, such as `head`, has closed it
+    if isinstance(error, BrokenPipeError):  # the program that reads the pipe, such as `head`, has closed the pipe
         return 0
     print_error(f"the output cannot be written: {error.strerror}")
     return 1

@@ -39,8 +39,8 @@ def in_list(words: str) -> list[str]:
 
 
 def loggers(options, config) -> list:
-    """Return the loggers that receive the numbers of a run of ``config`` during the run. Raises ConfigError or
-    RunFileError if a logger cannot be made."""
+    """Return the loggers to which a run of ``config`` passes its numbers, such as the loss, while it trains. Raises
+    ConfigError or RunFileError if a logger cannot be made."""
     from grsgd.runs.loggers import CsvLogger, TensorBoardLogger
 
     found = [CsvLogger(options.csv)] if options.csv else []
@@ -54,8 +54,8 @@ def loggers(options, config) -> list:
 
 
 def default_out(algorithm: str) -> str:
-    """Return a new, unique path for a run file in the folder results. Raises RunFileError if the folder cannot be
-    made."""
+    """Return a new, unique path for a run file in the folder ``results``. Raises RunFileError if the folder ``results``
+    cannot be made."""
     try:
         Path("results").mkdir(exist_ok=True)
     except OSError as error:

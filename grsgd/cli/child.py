@@ -50,20 +50,21 @@ def start(arguments: Sequence[str], log: Path | None = None) -> subprocess.Popen
 
 
 def exit_code_of(returned: int) -> int:
-    """Return the exit code of a process from ``returned``, the returncode of `subprocess`. The code of an end by Ctrl-C
-    is `INTERRUPTED`."""
+    """Return the exit code of a child process whose returncode in `subprocess` is ``returned``. The exit code is
+    `INTERRUPTED` if Ctrl-C has ended the process."""
     return INTERRUPTED if returned in (-signal.SIGINT, INTERRUPTED) else returned
 
 
 class Started(Protocol):
-    """Running process of a command. ``poll()`` returns the exit code, or None before the process ends."""
+    """Child process that runs a command of ``grsgd``. ``poll()`` returns the exit code, or None before the process
+    ends."""
 
     def poll(self) -> int | None: ...
 
 
 def side_by_side(items: Iterable, begin: Callable[..., Started], jobs: int) -> Iterator[tuple[object, int]]:
     """Call ``begin(item)``, which starts a process, for each item, so that at most ``jobs`` processes run at a time.
-    Yield (item, exit code) when a process ends.
+    Yield (item, exit code) as soon as the process of an item has ended.
 
     After Ctrl-C has ended the process of an item, no further process is started.
     """
@@ -89,10 +90,11 @@ def side_by_side(items: Iterable, begin: Callable[..., Started], jobs: int) -> I
 
 @contextmanager
 def leaving_interrupts_to_children():
-    """Ignore Ctrl-C in this process during the block. A terminal also sends Ctrl-C to the child processes.
+    """Ignore Ctrl-C in this process during the block. A terminal sends Ctrl-C to this process and to its child
+    processes.
 
-    A child process that is started in the block does not ignore Ctrl-C. Child processes would inherit SIG_IGN, so the
-    block uses another handler.
+    A child process that is started in the block does not ignore Ctrl-C. The block sets a signal handler that does
+    nothing, because child processes would inherit SIG_IGN.
     """
     before = signal.signal(signal.SIGINT, lambda number, frame: None)
     try:

@@ -101,7 +101,8 @@ def report(options) -> int:
 
 def plot(options) -> int:
     """draw runs: curves over time and samples, bytes sent, and the parts of the time"""
-    os.environ.pop("MPLBACKEND", None)  # files need no backend of matplotlib, and an unknown backend is an error
+    # a figure in a file needs no backend of matplotlib, and an unknown backend would be an error
+    os.environ.pop("MPLBACKEND", None)
     from grsgd.runs.plot import plot as draw
 
     skipped = SkippedFiles()

@@ -1,6 +1,6 @@
 """Functions `grsgd.train` and `grsgd.simulate`, which make one run from Python, for example in a notebook.
 
-The run is a command of ``grsgd`` in a separate process. So the calling process starts no MPI, and goes on if the run
+The run is a command of ``grsgd`` in a separate process. The calling process starts no MPI, and goes on if the run
 fails.
 """
 
@@ -23,9 +23,9 @@ from grsgd.runs.run_file import Run, load_run
 USAGE = 2
 """Exit code of a ``grsgd`` command with wrong options or a wrong configuration."""
 DASHES = re.compile("-{40,}")
-"""Line before and after a message of Open MPI's launcher."""
+"""Pattern of the line of dashes that Open MPI's launcher prints before and after a message."""
 ERROR = re.compile(r"^grsgd[\w -]*: error: (.*)", re.MULTILINE)
-"""Line with which a command refuses its options or its configuration."""
+"""Pattern of the line in which a command of ``grsgd`` reports wrong options or a wrong configuration."""
 LINES = 20
 """Number of output lines of the command, counted from the end, that the message of `RunFailed` contains."""
 
@@ -78,7 +78,8 @@ def simulate(config: str | PathLike | Mapping, ranks: int = 4, *, out: str | Pat
 
 
 def _make(command: list[str], config, before: list[str], out, options: dict) -> Run:
-    """Run the ``grsgd`` command ``command`` with a configuration and options, and return the run in its run file."""
+    """Run the ``grsgd`` command ``command`` with a configuration and options, and return the `Run` in the run file that
+    the command has written."""
     out = Path(out or default_out("run"))
     existing = out.stat().st_mtime_ns if out.exists() else None
     with tempfile.TemporaryDirectory(prefix="grsgd-") as folder:
@@ -161,7 +162,7 @@ def _run(arguments: list[str]) -> tuple[int, str]:
         text=True,
         errors="replace",
         preexec_fn=with_parent(),
-        start_new_session=True,  # else Ctrl-C on a terminal would reach the command twice
+        start_new_session=True,  # without a session of its own, the command would get Ctrl-C on a terminal twice
     )
     try:
         output, _ = process.communicate()

@@ -7,7 +7,7 @@ from grsgd.cli import commands, completion, demo, doctor, examples, reference, r
 from grsgd.errors import UsageError, did_you_mean
 
 NUMBERS_OF_RANKS = ("--nproc-per-node", "--nproc_per_node", "--num-processes", "--num_processes", "--np", "--nproc")
-"""Options of other launchers for the number of ranks."""
+"""Names that other launchers give to the option for the number of ranks."""
 DESCRIPTION = "Decentralised, asynchronous and coded distributed SGD over MPI."
 
 

@@ -28,8 +28,8 @@ AUTO = "auto"
 """Value of ``--jobs`` with which the number of cores determines how many runs are made at a time."""
 
 Starter = Callable[[list[str], Path | None], Started]
-"""Type of a function that starts ``grsgd``. The function's arguments are the arguments of ``grsgd``, and a file for the
-output (None for the terminal)."""
+"""Type of a function that starts ``grsgd``. The arguments of this function are the list of the arguments of ``grsgd``,
+and a file for the output (None for the terminal)."""
 
 
 class SweepRun(NamedTuple):
@@ -54,12 +54,12 @@ class SweepRun(NamedTuple):
 
 
 def sweep(options: Namespace, load: Callable[[list[str]], Config], starter: Starter = start) -> int:
-    """Make the missing runs of a sweep, print a table and draw a plot of all finished runs. Return the exit code of the
-    last run that failed, or 0.
+    """Make the runs of a sweep that are not finished, print a table, and draw a plot of all finished runs. Return 0 if
+    all runs are finished, else the exit code of the last run that failed.
 
     All configurations are read before the first run. If a run fails, the sweep prints the run's name and goes on with
-    the next run. The same ``grsgd sweep`` command later repeats only the failed run. An interrupted run ends the sweep.
-    After an interruption the same command continues the sweep. A run that diverges counts as finished.
+    the next run. The same ``grsgd sweep`` command, given again, makes only the runs that are not finished. An
+    interrupted run ends the sweep. A run that diverges counts as finished.
 
     ``options`` are the options of ``grsgd sweep``. ``load`` returns the configuration for the arguments of a run.
     Raises UsageError for wrong options.
@@ -114,7 +114,8 @@ def make_missing(runs: Sequence[SweepRun], jobs: int, starter: Starter) -> dict[
 
 
 def end(runs: Sequence[SweepRun], failed: dict[Path, int]) -> int:
-    """Print the number of finished runs, and the names of the other runs. Return the exit code of the sweep."""
+    """Print the number of finished runs of a sweep, and the keys and values of each run that is not finished. Return
+    the exit code of the sweep."""
     unfinished = [run for run in runs if not run.is_finished]
     if unfinished:
         say(f"grsgd sweep: {len(runs) - len(unfinished)} of {len(runs)} runs are finished; the same command goes on")
@@ -162,7 +163,7 @@ def cores() -> int:
 
 def combinations(varied: Sequence[str]) -> Iterator[tuple[str, ...]]:
     """Return, for each run, its tuple of ``KEY=VALUE`` settings, from the ``KEY=A,B,...`` texts ``varied``. The last
-    key varies fastest. Raises UsageError for a text in another form.
+    key varies fastest. Raises UsageError for a text that has not the form ``KEY=A,B,...``.
     """
     axes = []
     for one in varied:
@@ -192,8 +193,8 @@ def arguments_of(options: Namespace, changed: Sequence[str]) -> list[str]:
 def where(options: Namespace) -> list[str]:
     """Return texts on the inputs that decide the results of a run in addition to its configuration.
 
-    The texts say whether runs are simulated. Further texts are the runs' other options, and the content of files that
-    options name, such as network files.
+    The texts say whether runs are simulated. Further texts are the options of ``grsgd train`` or ``grsgd simulate``,
+    and the content of files that these options name, such as network files.
     """
     files = [Path(word.rpartition("=")[2]) for word in options.arguments]
     contents = [file.read_text(errors="replace") for file in files if file.suffix == ".toml" and file.is_file()]

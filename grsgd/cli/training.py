@@ -49,8 +49,8 @@ def not_yet_training(reason: str):
 
 
 def train_on_all_ranks(options) -> int:
-    """Train on this rank, and return the exit code of the command. Some ends of a run end the process before the
-    function returns."""
+    """Train on this rank, and return the exit code of the command. If the run ended early, lost ranks, or could survive
+    the death of ranks, this process ends before the function returns."""
     start_up = StartUp(options.verbose)
     with ProgressLine(is_shown=rank() in (None, "0")) as line:
         line.doing(f"starting {ranks()}", only_live=True)
@@ -83,7 +83,7 @@ def train_on_all_ranks(options) -> int:
         try:
             more = {"keeping": keeping, "spares": options.spares, "timeline": path_or_none(options.timeline)}
             end = run(mpi, config, out, start_up, line, models, **more)
-        except SavedElsewhere as error:  # on one rank only: a file is in another place
+        except SavedElsewhere as error:  # raised on only one rank, which has saved a file in another folder
             problem, end = error, error.end
         reason, remaining, checkpoint, survived = end
         if problem:
@@ -110,11 +110,12 @@ def run(options) -> int:
     if trains and options.spares is not None:
         options.arguments += ["--spares", str(options.spares)]
     of_train = None
-    if trains:  # so errors of options are printed once, before the launcher starts
+    if trains:  # parse the options here, so that errors are printed once, before the launcher starts
         of_train = options.make_parser().parse_args(["train", options.target, *options.arguments])
     check_at_least("--restarts", options.restarts, 0)
     first = start.job(options.target, options.arguments, options.ranks, options.launcher, options.spares, options.bind)
-    options.launcher = "srun" if first.command[0] == "srun" else "mpiexec"  # so srun is tried only once
+    # keep the name of the launcher, so that `srun` is tested only once
+    options.launcher = "srun" if first.command[0] == "srun" else "mpiexec"
     ranks = options.ranks if options.ranks is not None else start.tasks_of_allocation()
     found = hosts.read(options.hosts, ranks) if options.hosts else []
     if found and hosts.slots(found) < ranks:
@@ -188,8 +189,8 @@ def simulate(options) -> int:
 
 
 def simulate_until_interrupted(options) -> int:
-    """Simulate the run of ``options``, and return the exit code of the command. A signal raises KeyboardInterrupt if it
-    arrives before the simulation has results to save, or after the results are saved."""
+    """Simulate the run that the command's ``options`` describe, and return the exit code of the command. A signal
+    raises KeyboardInterrupt if it arrives before the simulation has results to save, or after the results are saved."""
     with importing():
         from grsgd.comm.communicator import LostRank
         from grsgd.job.rescue import NotSavedThere, path_of

@@ -1,5 +1,5 @@
 """Reading of TOML files, and of ``key=value`` overrides, into nested dictionaries. A TOML file may be based on another
-file. The keys and values in these dictionaries are not yet checked."""
+file. The keys and values in the returned dictionaries are not yet checked."""
 
 import os
 import tomllib
@@ -11,8 +11,8 @@ from grsgd.memory import check_fits
 from grsgd.runs.ending import STOP_CRITERIA
 
 SHARED_KEYS = {"algorithm": (), "model": (), "data": tuple(Data.model_fields), "task": (), "schedule": ("warmup",)}
-"""Dictionary from each section whose ``name`` decides which other keys are allowed to the keys that are allowed for
-every name."""
+"""Dictionary from the name of a section to the keys that are allowed for every value of the section's key ``name``. The
+value of ``name`` decides which further keys are allowed."""
 OF_FILES = (
     *((table, "name") for table in ("algorithm", "model", "data", "task", "optimizer", "schedule")),
     ("algorithm", "topology"),
@@ -24,8 +24,8 @@ def read(path: Path, derived: tuple[str, ...] = ()) -> dict:
     """Return the content of a TOML file. Missing keys are taken from the file that the key ``base`` names. Raises
     ConfigError if a file cannot be read or is not valid TOML.
 
-    ``derived`` has the real paths of the files that are based on this file. ``derived`` serves to find files that are
-    based on themselves.
+    ``derived`` has the real paths of the files that are based on this file. With ``derived`` the function finds files
+    that are based on themselves.
     """
     try:
         check_fits(path)
@@ -52,8 +52,8 @@ def read(path: Path, derived: tuple[str, ...] = ()) -> dict:
 
 
 def find_beside(path: Path, content: dict):
-    """Replace FILE.py in values ``"FILE.py:NAME"``, such as ``algorithm.name``, by its path in the folder of the
-    configuration, if FILE.py is in this folder.
+    """Replace FILE.py in values ``"FILE.py:NAME"``, such as ``algorithm.name``, by the path of this file in the folder
+    of the configuration, if the file is in this folder.
 
     A file in the working directory has precedence over a file in the folder of the configuration.
     """
@@ -77,8 +77,8 @@ def merge_with_base(base: dict, own: dict) -> dict:
 
 
 def without_replaced(base: dict, own: dict) -> dict:
-    """Return ``base`` without the keys that ``own`` makes invalid: the options of a name that ``own`` replaces, and the
-    end of training if ``own`` sets one."""
+    """Return ``base`` without the keys that ``own`` makes invalid. These keys are the options of a ``name`` that
+    ``own`` replaces, and the end of training if ``own`` sets an end."""
     base = dict(base)
     for name, shared in SHARED_KEYS.items():
         chosen, before = section(own, name).get("name"), section(base, name)
@@ -91,7 +91,7 @@ def without_replaced(base: dict, own: dict) -> dict:
 
 def merge(base: dict, own: dict) -> dict:
     """Return the merged content of the nested dictionaries ``base`` and ``own``. Tables in both dictionaries are
-    merged. Of two other values of a key, the value in ``own`` is taken."""
+    merged. If a key that is not a table has a value in both dictionaries, the value in ``own`` is taken."""
     both = {
         key: merge(base[key], value)
         for key, value in own.items()
@@ -118,11 +118,11 @@ def check_whole_numbers(content, where: str, key: str = ""):
 
 
 def override(content: dict, settings: list[str]) -> dict:
-    """Return ``content`` with the ``key=value`` texts in ``settings`` applied. A setting of another ``name``, or of
-    another end of training, drops the keys that belong to the old value.
+    """Return ``content`` with the ``key=value`` texts in ``settings`` applied. A setting that replaces a ``name`` drops
+    the options of the old name, and a setting of an end of training drops the old end.
 
-    The last of several settings of a key counts. The order of settings of different keys has no effect. Raises
-    ConfigError for a text in another form, or with an unknown section.
+    If several settings set one key, the last setting counts. The order of settings of different keys has no effect.
+    Raises ConfigError for a text that is not ``key=value``, and for a key that names a plain value as a section.
     """
     own = {}
     for setting in settings:
@@ -151,5 +151,5 @@ def apply(override: str, content: dict):
             raise ConfigError(f"--set {override}: {part} is not a section")
     if path[0] == "train" and path[-1] in STOP_CRITERIA:
         for other in STOP_CRITERIA:
-            table.pop(other, None)  # the new end of training replaces the old end
+            table.pop(other, None)  # a new end of training replaces the old end, which may have another key
     table[path[-1]] = parsed

@@ -14,7 +14,8 @@ DIGEST_LETTERS = 12
 
 def sources_of(config: Config) -> dict[str, str | None]:
     """Return the attributes of a run file with the path, content and digest of each file outside of the package grsgd
-    that ``config`` uses. An attribute is None if the configuration uses a part of the package grsgd."""
+    that ``config`` uses. If the configuration uses code of the package grsgd in place of a file, the attributes for
+    this code are None."""
     attributes = {}
     for name, thing in parts_of(config).items():
         attributes |= outside.attributes_of(name, thing)
