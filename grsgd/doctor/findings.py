@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from grsgd.text import ranks_in_words
 
 MAX_NAMED = 8
-"""Largest number of ranks that a finding names for one value."""
+"""Largest number of ranks that are listed after one value, if a fact has different values on different ranks."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,8 @@ def hurting(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def by_ranks(values: Sequence[str]) -> str:
-    """Return the ``values`` of all ranks in one line. Each different value occurs once, with its ranks if there are
-    several values."""
+    """Return one line of text with the ``values`` of a fact, one value per rank. A value that several ranks have occurs
+    only once. If the values differ, each value is followed by the ranks that have it."""
     ranks: dict[str, list[int]] = {}
     for rank, value in enumerate(values):
         ranks.setdefault(value, []).append(rank)

@@ -47,7 +47,7 @@ def facts(proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> GpuFacts:
 
 
 def of_torch(found: GpuFacts, sys: Path) -> GpuFacts:
-    """Return the facts ``found`` completed by the GPUs that torch finds."""
+    """Return ``found`` with the facts about the GPUs that torch finds filled in."""
     import torch
 
     devices = range(torch.cuda.device_count() if torch.cuda.is_available() else 0)
@@ -64,8 +64,8 @@ def of_torch(found: GpuFacts, sys: Path) -> GpuFacts:
 
 
 def gtl(library: str) -> Finding | None:
-    """Return the finding that the MPI library ``library`` would abort the job because its GPU library (GTL) is missing.
-    Return None if the library would not abort the job."""
+    """If the MPI library ``library`` would abort the job because its GPU library (GTL) is missing, return a finding
+    that says so. Return None if the library would not abort the job."""
     return Finding(GROUP, "GTL", cray.FAULT, cray.REMEDY) if cray.abort_reason(library) else None
 
 
@@ -87,10 +87,11 @@ def can_try(ranks: Sequence[GpuFacts]) -> bool:
 
 
 def transfer(mpi, local_rank: int, library_seconds: float) -> str:
-    """Return the way in which messages in GPU memory are sent, with the time of each way or the reason against it.
+    """Measure each way of sending messages in GPU memory. Return a text with the chosen way, and with the time of each
+    way or the reason against this way.
 
-    The trial of the MPI library's own way may take ``library_seconds``, including imports in its processes. All ranks
-    must call this function. Raises ConfigError.
+    The test of the MPI library's own way runs in separate processes, and may take ``library_seconds`` including their
+    imports. All ranks must call this function. Raises ConfigError.
     """
     from grsgd.comm.backend import MpiBackend
     from grsgd.comm.gpu.select import select_transport
@@ -103,8 +104,8 @@ def transfer(mpi, local_rank: int, library_seconds: float) -> str:
 
 
 def findings(ranks: Sequence[GpuFacts], places: Sequence[PlaceFacts], transfer: str | None) -> list[Finding]:
-    """Return the findings about the GPUs of all ranks. ``transfer`` is the result of a trial of sending GPU memory, or
-    None."""
+    """Return the findings about the GPUs of all ranks. ``transfer`` is the text that the function `transfer` returns,
+    or None if sending was not tested."""
     if not any(gpu.on_host for gpu in ranks):
         return [Finding(GROUP, "devices", "none")]
     mine = chosen(ranks, places)

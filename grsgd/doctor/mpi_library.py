@@ -26,8 +26,8 @@ VERSIONS = {
     "Open MPI": (re.compile(r"Open MPI v(\d+\.\d+)"), re.compile(r"\((?:Open MPI|OpenRTE)\) (\d+\.\d+)")),
     "MPICH": (re.compile(r"MPICH Version:\s*(\d+\.\d+)"), re.compile(r"Version:\s*(\d+\.\d+)")),
 }
-"""Patterns of the major and minor version, by MPI library: in the text of the library's version, and in the output of
-``mpiexec --version``."""
+"""Two patterns per MPI library that find the major and minor version: in the text with the library's version, and in
+the output of ``mpiexec --version``."""
 
 
 class MpiFacts(NamedTuple):
@@ -45,7 +45,7 @@ class MpiFacts(NamedTuple):
     """Name of the thread level with which MPI was started, such as "MULTIPLE"."""
     mpiexec: str = ""
     """Path of the ``mpiexec`` that ``grsgd run`` would use; "" if no ``mpiexec`` exists, or on a rank that has not
-    searched for it."""
+    searched for ``mpiexec``."""
     mpiexec_version: str = ""
     """Output of ``mpiexec --version``."""
 
@@ -72,7 +72,7 @@ def facts(mpi_module) -> MpiFacts:
 
 
 def build_of(file: str) -> str:
-    """Return the way in which mpi4py was built, from the name ``file`` of the file of `mpi4py.MPI`."""
+    """Return a text on how mpi4py was built, from ``file``, the file name of the module `mpi4py.MPI`."""
     abi = re.match(r"MPI\.(mpich|openmpi|mpiabi|impi|msmpi)\.", file)
     if abi is None:
         return "built for the MPI library of this system"
@@ -81,8 +81,7 @@ def build_of(file: str) -> str:
 
 
 def with_mpiexec(found: MpiFacts) -> MpiFacts:
-    """Return the facts ``found`` completed by the path and version of the ``mpiexec`` in this Python's folder or on
-    PATH."""
+    """Return ``found`` with the path and version of the ``mpiexec`` in this Python's folder or on PATH filled in."""
     try:
         mpiexec = find_mpiexec()
     except ConfigError:

@@ -19,7 +19,7 @@ class PlaceFacts(NamedTuple):
     host: str
     """Name of the rank's host."""
     machine: str
-    """Text that differs between machines, even if their host names are equal."""
+    """Text that differs between two machines, even if both machines have one host name."""
     cores: frozenset[int]
     """Cores on which this rank may run."""
     all_cores: int
@@ -62,8 +62,8 @@ def findings(ranks: Sequence[PlaceFacts], environment: Mapping[str, str] = os.en
 
 
 def hosts(ranks: Sequence[PlaceFacts], environment: Mapping[str, str]) -> Finding:
-    """Return the finding about hosts. The finding reports a fault if two hosts have one name or if all ranks are on one
-    node of an allocation although it has several nodes.
+    """Return the finding about hosts. The finding reports a fault if two hosts have one name. The finding also reports
+    a fault if all ranks are on one node of an allocation, although there are enough ranks for all nodes.
 
     Nodes without a rank are no fault if ranks are on several nodes, because they may be spare nodes for restarts.
     """
@@ -83,7 +83,8 @@ def hosts(ranks: Sequence[PlaceFacts], environment: Mapping[str, str]) -> Findin
 
 
 def cores(ranks: Sequence[PlaceFacts], kinds: Sequence[str]) -> Finding:
-    """Return the finding about cores. The finding reports a fault if a set of cores has more ranks than cores."""
+    """Return the finding about cores. The finding reports a fault if more ranks share a set of cores than the set has
+    cores."""
     value = by_ranks([f"{place.host}: {cores_in_words(place.cores)}" for place in ranks])
     for machine_, allowed in dict.fromkeys((place.machine, place.cores) for place in ranks):
         within = [r for r, place in enumerate(ranks) if place.machine == machine_ and place.cores <= allowed]

@@ -28,7 +28,8 @@ class Post:
     def __init__(self, comm):
         self.comm = comm
         self._sent = []
-        """Requests of sent messages with the messages' arrays. The arrays are kept because MPI may still read them."""
+        """Pairs (MPI request, array) of the messages that were sent. The arrays of these messages are kept because MPI
+        may still read them."""
 
     def send(self, thing, to: int):
         """Begin to send the Python object ``thing`` to rank ``to``."""
