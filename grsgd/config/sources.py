@@ -41,8 +41,9 @@ def digest(config: Config, ranks: int, *where: str) -> str:
 
 
 def parts_of(config: Config) -> dict:
-    """Return the classes and functions of a configuration that may come from a user's file. The dictionary's keys are
-    the first parts of the names of the run file's attributes about these classes and functions."""
+    """Return the classes and functions of a configuration that may come from a user's file. Each key of the returned
+    dictionary, such as ``model_code``, begins the names of the run file's attributes about one of the classes or
+    functions."""
     topology = config.algorithm_options.model_dump().get("topology")
     names = {
         "models": config.model.name,

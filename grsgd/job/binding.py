@@ -50,8 +50,8 @@ def bind_ranks(mpi, ranks: int, device: torch.device) -> list[str]:
     """Bind each of the first ``ranks`` processes of ``mpi`` to its share of its host's cores, unless binding is off.
     Return a text for each process with its cores and the reason for this choice. All processes must call this function.
 
-    The cores are near ``device`` if ``device`` is a GPU. Processes from number ``ranks`` on are spares, which only
-    wait.
+    The cores are near ``device`` if ``device`` is a GPU. Processes whose number in ``mpi`` is ``ranks`` or higher are
+    spares, which only wait.
     """
     from mpi4py import MPI
 

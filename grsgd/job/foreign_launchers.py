@@ -23,8 +23,8 @@ class ForeignLauncher(NamedTuple):
     """Name of the variable with the number of this process, counted from 0."""
     name: str
     starts_jobs: bool = False
-    """Whether the launcher belongs to a batch system. A second launcher, started by this launcher, may start the
-    processes of MPI, so the numbers of processes may differ."""
+    """Whether the launcher belongs to a batch system. A launcher of a batch system may start a second launcher, which
+    starts the processes of MPI, so the numbers of processes may differ."""
     needs_number: bool = False
     """Whether only ``size`` and ``number`` together show the launcher, because users set the variable ``size`` for
     other programs, too."""
@@ -41,8 +41,8 @@ class ForeignLauncher(NamedTuple):
         return int(text) + 1 if self.size == self.number else int(text)
 
     def is_first(self, environment: Mapping[str, str]) -> bool:
-        """Return whether this process is the launcher's first process, or the first process that can know of other
-        processes."""
+        """Return whether this process is the launcher's process number 0. If process 0 cannot know of other processes,
+        return whether this process has number 1."""
         return environment.get(self.number, "0") == ("1" if self.size == self.number else "0")
 
 
@@ -60,14 +60,14 @@ FOREIGN_LAUNCHERS = (
     ForeignLauncher("PALS_RANKID", "PALS_RANKID", "mpiexec of PALS", starts_jobs=True),
 )
 """All launchers that `unconnected` recognises. ``SLURM_NTASKS`` is not among the variables, because it counts the tasks
-that a user may start in an allocation. ``SLURM_STEP_NUM_TASKS`` counts the tasks that ``srun`` has started. The
-launchers PALS and Hydra (``MPI_LOCALNRANKS``) also count the processes of this host only."""
+that a user may start in an allocation. ``SLURM_STEP_NUM_TASKS`` counts the tasks that ``srun`` has started. Variables
+of the launchers PALS (``PALS_LOCAL_SIZE``) and Hydra (``MPI_LOCALNRANKS``) count the processes of this host only."""
 WITHOUT_MPI = ("horovodrun", "torchrun")
 """Names of the launchers that never connect processes by MPI."""
 FIRST_SPEAKS_SECONDS = 3.0
-"""Seconds that all processes of a launcher except the first wait before they end after an error. torchrun kills all
-processes as soon as one process has ended. The launcher's first process must print the error before any other process
-ends."""
+"""Seconds that the processes of a launcher, except the first process, wait before they end after an error. torchrun
+kills all processes as soon as one process has ended. The launcher's first process must print the error before any other
+process ends."""
 
 TERMINAL = Path("/dev/tty")
 """Path of this process's terminal. A process without a terminal cannot open this path."""
@@ -114,8 +114,8 @@ def unconnected(ranks: int, environment: Mapping[str, str]) -> ForeignLauncher |
 
 
 def in_shell_of_srun(environment: Mapping[str, str]) -> bool:
-    """Return whether this process belongs to the shell of ``srun -n4 --pty bash``. The other three tasks have no
-    terminal.
+    """Return whether this process belongs to the shell of ``srun -n4 --pty bash``. The three tasks of this ``srun``
+    that have no shell have no terminal.
 
     The tasks of a second ``srun``, typed in this shell, inherit the shell's variables but not its `TERMINAL`. A program
     that ``srun`` starts without a shell, as in ``srun -n4 --pty python train.py``, belongs to no shell.

@@ -15,7 +15,7 @@ from grsgd.errors import UsageError
 from grsgd.job.hearing import HEART, Hearing
 
 ANSWER_SECONDS = 2.0
-"""Seconds in which a host must answer a question to count as alive."""
+"""Seconds in which a host that is asked whether it is alive must answer."""
 AGENTS = ("PRTE_MCA_plm_ssh_agent", "OMPI_MCA_plm_rsh_agent", "HYDRA_LAUNCHER_EXEC")
 """Environment variables that name the program by which the launcher starts processes on other hosts."""
 SSH = ("ssh", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={ANSWER_SECONDS:.0f}")
@@ -33,7 +33,7 @@ class Host(NamedTuple):
 
 def read(text: str, ranks: int) -> list[Host]:
     """Return the hosts in ``text``, such as ``a:4,b``. A host without a number gets ``ranks`` divided by the number of
-    hosts, rounded up. Raises UsageError if ``text`` has another form or names a host twice."""
+    hosts, rounded up. Raises UsageError if ``text`` is not a list such as ``a:4,b``, or names a host twice."""
     names, share = text.split(","), -(-ranks // len(text.split(",")))
     found = [re.fullmatch(r"([^:\s]+?)(?::([1-9]\d*))?", name.strip()) for name in names]
     if not all(found):
@@ -63,8 +63,8 @@ def in_allocation() -> bool:
 
 
 def placed(hosts: Sequence[Host], ranks: int) -> list[Host]:
-    """Return the first of ``hosts`` that together hold ``ranks`` ranks, or all hosts if they hold fewer ranks. The
-    hosts that are not returned are spare."""
+    """Return hosts from the beginning of ``hosts`` that together hold ``ranks`` ranks, or all hosts if they hold fewer
+    ranks. The hosts of ``hosts`` that are not returned are spare."""
     found: list[Host] = []
     for host in hosts:
         if (held := slots(found)) < ranks:
@@ -91,12 +91,12 @@ def options(launcher: str, hosts: Sequence[Host]) -> list[str]:
 def answering(
     hosts: Sequence[Host], missed: Collection[str] = (), seconds: float = ANSWER_SECONDS, silently: bool = False
 ) -> list[Host]:
-    """Return the hosts that answer within ``seconds``: a process can be started on the host, and the process's
-    datagrams arrive.
+    """Return the hosts that answer within ``seconds``. A host answers if a process can be started on it, and datagrams
+    of this process arrive here.
 
     All hosts are asked at the same time. The function returns as soon as all hosts that are not named in ``missed``
-    have answered. If ``missed`` names all hosts, the function waits for all of them. With ``silently`` a host also
-    counts as answering if the process on it ends without an error, although a firewall blocks its datagrams.
+    have answered. If ``missed`` names all hosts, the function waits for all hosts. With ``silently`` a host also counts
+    as answering if the started process ends without an error, because a firewall may block its datagrams.
     """
     hearing, come = Hearing([host.name for host in hosts]), set()
     awaited = {number for number, host in enumerate(hosts) if host.name not in missed} or {*range(len(hosts))}
@@ -152,6 +152,6 @@ def agent(host: str) -> list[str]:
 
 
 def program_for(program: list[str]) -> list[str]:
-    """Return the words of ``program`` in the form that `agent` needs. For other programs than srun the words are quoted
-    and joined, because ssh passes its words to a shell."""
+    """Return ``program``, a list of words, as the words that must follow the command of `agent`. Outside of an
+    allocation of Slurm the words are quoted and joined into one word, because ssh passes its words to a shell."""
     return program if in_allocation() else [shlex.join(program)]

@@ -80,7 +80,8 @@ def run(
         problem = evaluate(job, records, attributes, remaining, evaluation, models)
         job.driver.close()
         job.rescue.handover.close()
-        if reason in STOP_CRITERIA and not lost:  # else messages may be under way
+        # free communicators only after a complete run, because messages may be under way after any other run
+        if reason in STOP_CRITERIA and not lost:
             comms.free()
     end = RunEnd(reason, remaining, job.trainer.recovery.last)
     if problem:
@@ -141,7 +142,7 @@ def while_training(job: Prepared, reason: str):
 
 
 def take_checkpoint(job: Prepared):
-    """Ask all ranks to take a checkpoint after a signal, and go on with the training."""
+    """Ask all ranks to take a checkpoint after a signal, and to go on with the training."""
     if not job.trainer.recovery.asks_for_checkpoint(GO_ON):
         takes_no_checkpoint(job.mpi)
 
@@ -161,7 +162,7 @@ def while_evaluating(job: Prepared, remaining, of_run: str, reason: str):
 
 
 def leave_early(mpi, line: str):
-    """End this process from the thread that handles signals. Rank 0 prints ``line`` before."""
+    """End this process from the thread that handles signals. Rank 0 prints ``line`` before its end."""
     if mpi.rank == 0:
         say(line)
     time.sleep(PASSING_ON_SECONDS)

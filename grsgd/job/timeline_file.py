@@ -18,8 +18,8 @@ from grsgd.runs.run_file import check_writable
 from grsgd.runs.timeline import FinishedTimeline, Timeline, limit_of, write
 
 SHORTEST = 1e-6
-"""Duration in seconds below which waits and computations are left out of the timeline, because a schedule always takes
-some time between two yields."""
+"""Duration in seconds below which waits and computations are left out of the timeline, because a schedule (a generator)
+always takes some time between two yields."""
 CLOCK = "wall: ranks of one host have one clock, and clocks of different hosts were set to 0 by a barrier"
 
 
@@ -58,8 +58,8 @@ class TimelineFile:
             self.write(kept)
 
     def write(self, kept: Iterable[FinishedTimeline]):
-        """Write the timelines of the ranks to the file. Print a line on stderr for each missing part, or for a failed
-        write."""
+        """Write the timelines of the ranks to the file. Print a line on stderr if spans (activities) are missing, or if
+        the file cannot be written."""
         try:
             lines = write(self.path, kept, CLOCK)
         except RunFileError as error:
