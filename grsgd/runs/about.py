@@ -3,7 +3,8 @@ grsgd."""
 
 GROUP = "about"
 """HDF5 group that describes the attributes of a run file's root. For each attribute of the root, the group has an
-attribute with an equal name. Its value is a text on the root attribute's meaning and unit."""
+attribute of the same name. The value of an attribute of this group is a text on the meaning and unit of the root's
+attribute."""
 
 _CODE = {
     "algorithm": "the algorithm, if its file is outside of the package",

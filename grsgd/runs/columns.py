@@ -46,7 +46,8 @@ class Column(NamedTuple):
         return spread.text(self.values(runs), self.text)
 
     def data(self, runs: Sequence[Run], spread: Spread) -> dict[str, float | int | None]:
-        """Return the numbers of ``runs`` for CSV and JSON, by the suffix that is added to the column's name."""
+        """Return numbers for CSV and JSON that summarise this column for ``runs``, as a dictionary. Each key is a
+        suffix that is added to the column's name."""
         plain = _count if self.text in (whole, human_bytes) else or_none
         return {end: plain(value) for end, value in spread.numbers(self.values(runs)).items()}
 
@@ -251,8 +252,8 @@ def _to_target(runs: Sequence[Run]) -> Column:
 
 
 def _own(runs: Sequence[Run], taken: Container[str]) -> list[Column]:
-    """Return a column for each name under which users' own loops have logged values. Each column has the last logged
-    value."""
+    """Return a column for each name under which users' own loops have logged values. Each column has the value that a
+    loop has logged last."""
     logged = [name for run in runs for name in run.curve if name not in LAYOUT["curve"].keys() | columns_of(run)]
     names = {name: f"{name}_logged" if name in taken else name for name in [*dict.fromkeys(logged)][:MAX_OWN]}
     return [
@@ -316,8 +317,8 @@ def by_importance(columns: Sequence[AnyColumn]) -> list[str]:
 
 
 def chosen(runs: Sequence[Run], wanted: Sequence[str]) -> list[AnyColumn]:
-    """Return the columns that ``wanted`` names, in the order of ``wanted``. A name is a column's name or a
-    configuration key. Raises UsageError for an unknown name."""
+    """Return the columns that ``wanted`` names, in the order of ``wanted``. ``wanted`` may have names of columns, and
+    configuration keys such as ``optimizer.lr``. Raises UsageError for an unknown name."""
     columns = all_columns(runs)
     by_name = {column.data_name: column for column in columns.values()} | columns
     keys = {key: Key(key) for run in runs for key in settings(run)}
@@ -329,7 +330,8 @@ def chosen(runs: Sequence[Run], wanted: Sequence[str]) -> list[AnyColumn]:
 
 
 def data_and_model(run: Run) -> str:
-    """Return the names of a run's data set and model as "data/model". A name that is not known is left out."""
+    """Return the names of a run's data set and model as "data/model". If the name of the data set or of the model is
+    not known, this name is left out."""
     known = [run.attributes[name] for name in ("dataset", "model") if run.attributes.get(name)]
     return "/".join(known) or UNKNOWN
 

@@ -5,12 +5,13 @@ from typing import NamedTuple
 import numpy as np
 
 FORMAT = 2
-"""Version of the layout of run files, stored in the root attribute ``format``. ``load_run`` refuses a higher
-version."""
+"""Version of the layout of run files, stored in the root attribute ``format``. ``load_run`` refuses a run file with a
+higher version."""
 
 
 class Layout(NamedTuple):
-    """Layout of one dataset of a run file. Axes with an equal name have an equal length in all datasets."""
+    """Layout of one dataset of a run file. In all datasets of a run file, axes with the same name have the same
+    length."""
 
     dtype: type
     axes: tuple[str, ...]

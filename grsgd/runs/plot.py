@@ -31,7 +31,7 @@ PANEL_HEIGHT = 3.6
 CURVES_TO_BARS = 0.75
 """Smallest ratio of the curves' height to the bars' height, so that many bars do not make the curves too small."""
 MANY = 8
-"""Number of series above which their names are printed in small letters."""
+"""If a figure has more series than this number, the names of the series are printed in small letters."""
 COLUMN_WIDTH, COLUMN_FONT = 5.0, 7.5
 """Width in inches up to which a figure counts as a figure for one column of a paper, and the font size in points of
 such a figure."""
@@ -118,9 +118,9 @@ def series_of(runs: Sequence[str | os.PathLike | Run], skip: Callable[[RunFileEr
 def draw(series: list[Series], look: Look = AS_IT_IS) -> Drawing:
     """Draw the curves and the bars in two subfigures, so that long names at the bars do not make the curves narrower.
 
-    The panels that ``look`` names are drawn. If ``look`` names no panels, all panels for which the runs have data are
-    drawn. Raises RunFileError if the runs have no data to draw. Raises UsageError for unknown panels and a wrong number
-    of labels.
+    The figure has the panels that ``look`` names. If ``look`` names no panels, all panels for which the runs have data
+    are drawn. Raises RunFileError if the runs have no data to draw. Raises UsageError for unknown panels and a wrong
+    number of labels.
     """
     series = named(series, look.labels)
     rows, drawn = chosen(series, look.panels)
@@ -188,8 +188,8 @@ def _axes_of(quantity: Quantity, over: list[Axis]) -> list[Axis]:
 
 
 def _heights(series: list[Series], rows: Rows, drawn: list[Bars], width: float) -> list[float]:
-    """Return a list of heights in inches: the height of the curves with their legend, and the height of the bars. A
-    missing part of the figure has no entry."""
+    """Return a list of heights in inches: the height of the curves with their legend, and the height of the bars. If
+    the figure has no curves or no bars, the list has no height for them."""
     per_row = 0.25 + 0.15 * _lines(series, 30) if len(series) <= MANY else 0.15 + 0.12 * _lines(series, 45)
     bars_height = (1.7 if len(drawn) > 2 else 1.2) + per_row * _bar_rows(series)
     entries = [_wrapped(one.name, 60) for one in series] + [""] * 3
@@ -251,7 +251,7 @@ def _name_rows(axes: Axes, series: list[Series]) -> None:
 
 
 def _plain(text: str) -> str:
-    """Return ``text`` with escaped dollar signs, so that matplotlib prints them and starts no formula."""
+    """Return ``text`` with escaped dollar signs, so that matplotlib prints dollar signs and starts no formula."""
     return text.replace("$", r"\$")
 
 
@@ -262,7 +262,7 @@ def _wrapped(name: str, width: int) -> str:
 
 
 def _legend_columns(labels: list[str], width: float) -> int:
-    """Return the number of legend columns that fit into ``width`` inches. A letter of 10 points takes about 0.08 inch.
-    The line sample and the gaps of an entry take the space of seven letters."""
+    """Return the number of legend columns that fit into ``width`` inches. A letter of 10 points is about 0.08 inch
+    wide. In a legend, the line sample and the gaps of an entry take the width of seven letters."""
     longest = max((len(line) for label in labels for line in label.splitlines()), default=1)
     return max(int(width / (0.008 * rcParams["font.size"])) // (longest + 7), 1)

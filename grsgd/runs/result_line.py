@@ -17,7 +17,8 @@ fraction of the larger value."""
 def result_line(run: Run) -> str:
     """Return a line with the metric of the final averaged model, the time to the target, the training time, and the
     bytes that all ranks have sent. The numbers are equal to the numbers of `grsgd report`. Unknown numbers are left
-    out. The participation is included if it is below 1, or if the run has lost processes."""
+    out. The participation (share of the steps that entered the model) is included if it is below 1, or if the run has
+    lost processes."""
     metric, final, target = metric_of(run), final_of(run), target_of(run)
     unit = "simulated s" if is_virtual(run) else "s"
     parts = []

@@ -40,7 +40,7 @@ class Series(NamedTuple):
 
 
 def as_series(paths: Sequence[str | os.PathLike], runs: Sequence[Run]) -> list[Series]:
-    """Return the list of series of the runs. Runs that differ only in the seed are in one series."""
+    """Return ``runs`` as a list of series. Runs that differ only in the seed are in one series."""
     groups = by_experiment(runs)
     labels = names([paths[group[0]] for group in groups], [runs[group[0]] for group in groups])
     return [

@@ -40,7 +40,7 @@ def settings(run: Run) -> dict[str, object]:
         table = tomllib.loads(run.attributes["config"])
         known = {OF_LOOPS.get(key, key): value for key, value in flattened(table)}
         return {key: value for key, value in known.items() if key.rpartition(".")[2] != "seed"} | where
-    except (ValueError, RecursionError):  # no TOML, or a number with too many digits
+    except (ValueError, RecursionError):  # the configuration is no TOML, or has a number with too many digits
         return where
 
 
@@ -55,7 +55,8 @@ def flattened(table: Mapping, prefix: str = "") -> Iterator[tuple[str, object]]:
 
 
 def differing(runs: Sequence[Run]) -> list[str]:
-    """Return the keys in which the configurations of ``runs`` differ, in the order of the configurations."""
+    """Return the keys in which the configurations of ``runs`` differ, in the order in which the configurations have
+    these keys."""
     known = [settings(run) for run in runs]
     keys = dict.fromkeys(key for one in known for key in one)
     return [key for key in keys if len({_comparable(one.get(key)) for one in known}) > 1]
