@@ -29,8 +29,8 @@ ScriptExit.__name__ = SystemExit.__name__  # ScriptExit shows the name "SystemEx
 
 
 def note():
-    """From now on, record the exit code that the script gives to ``sys.exit``. Python itself does not pass this code to
-    functions that are called through ``atexit``.
+    """Record, from now on, the exit code that the script gives to ``sys.exit``. Python itself does not pass this code
+    to functions that are called through ``atexit``.
 
     If a script raises SystemExit itself, calls ``exit``, or has imported ``sys.exit`` by name, `noted` returns 0 unless
     `note_every_exit` was called.

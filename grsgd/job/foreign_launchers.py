@@ -114,8 +114,8 @@ def unconnected(ranks: int, environment: Mapping[str, str]) -> ForeignLauncher |
 
 
 def in_shell_of_srun(environment: Mapping[str, str]) -> bool:
-    """Return whether this process belongs to the shell of ``srun -n4 --pty bash``. The three tasks of this ``srun``
-    that have no shell have no terminal.
+    """Return whether this process belongs to the shell of ``srun -n4 --pty bash``. Slurm gives a terminal to
+    only one of the four tasks of this command.
 
     The tasks of a second ``srun``, typed in this shell, inherit the shell's variables but not its `TERMINAL`. A program
     that ``srun`` starts without a shell, as in ``srun -n4 --pty python train.py``, belongs to no shell.

@@ -171,8 +171,8 @@ class ProgressLine:
         self._each_logger(lambda logger: logger.log(step, values))
 
     def go_on(self, step: int):
-        """Tell the loggers that the run goes on after ``step``, so that the loggers keep what they have stored of
-        earlier steps."""
+        """Tell the loggers that the run goes on after ``step``, so that the loggers keep the
+        numbers of earlier steps."""
         self._each_logger(lambda logger: go_on(logger, step))
 
     def conclude(self, run):

@@ -84,7 +84,7 @@ class Rescue:
         self.began += time.perf_counter() - self._made
 
     def supersede(self):
-        """From now on this object saves no run file, because the job itself writes the run file. A late signal must not
+        """Save no run file from now on, because the job itself writes the run file. A late signal must not
         overwrite the run file."""
         with self._saving:
             self._is_superseded = True
@@ -262,8 +262,8 @@ class Rescue:
         return answers
 
     def _saves(self, answers: dict, gone: set[int], silent: dict[str, list[int]], tag: int) -> bool:
-        """Return whether this rank must save the measurements. ``answers`` is a dictionary from rank to the answer of
-        this rank.
+        """Return whether this rank must save the measurements. ``answers`` is a dictionary from a rank to the
+        rank's answer.
 
         After a signal there is no time to find out whether a rank below this rank is alive. A lower rank counts as
         alive if its death is not known and a rank of its host has answered. If the hosts of all lower ranks are in
