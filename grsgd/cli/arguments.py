@@ -10,14 +10,15 @@ from grsgd.errors import ConfigError, RunFileError
 
 def load_config(options):
     """Return the configuration that a command's ``options`` name, with the overrides of ``--set`` applied. Raises
-    ConfigError if the file, a key or a value is wrong."""
+    ConfigError if the configuration file, a key or a value is wrong."""
     from grsgd import config
 
     return config.load(options.config, overrides(options))
 
 
 def overrides(options) -> list[str]:
-    """Return the ``KEY=VALUE`` settings that replace keys of the configuration, from ``--set`` and ``--data-dir``."""
+    """Return the ``KEY=VALUE`` settings in the options ``--set`` and ``--data-dir``, which replace keys of the
+    configuration."""
     return [*options.set, *([f"data.dir={options.data_dir!r}"] if options.data_dir else [])]
 
 

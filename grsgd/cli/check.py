@@ -36,15 +36,16 @@ TRIAL_STEPS = 400
 """Number of steps (all ranks together) of the short simulation in which ``--check`` counts the bytes sent."""
 MAX_TRIED = 64
 """Largest number of ranks for which ``--check`` counts the bytes sent in a short simulation. With more than `MAX_TRIED`
-ranks the simulation takes too long."""
+ranks, simulating takes too long for a check."""
 FAST = "100gbit,1us", "constant:0.01"
 """Network, and computing time of a step, with which ``--check`` simulates a run that will train in real time. The
 simulated network is so fast that no message waits for another message."""
 
 
 class RunLength(NamedTuple):
-    """Length of a run. ``workers`` ranks train on ``samples`` samples altogether, and each of these ranks takes
-    ``steps`` steps. ``samples`` and ``steps`` are None if they are not known before the run."""
+    """Length of a run: the number of training ranks, and their samples and steps. ``workers`` ranks train on
+    ``samples`` samples altogether, and each of these ranks takes ``steps`` steps. ``samples`` and ``steps`` are None if
+    they are not known before the run."""
 
     workers: int
     samples: int | None
@@ -96,7 +97,8 @@ def check(config: Config, ranks: int, out: str | None, simulated=None):
 
 @contextmanager
 def one_line(config: Config):
-    """Turn an exception of a user's own code in the block into a ConfigError that names the file and the line."""
+    """Turn an exception that a user's own code raises in the block into a ConfigError that names the file and the
+    line."""
     try:
         with in_own_code(config):
             yield
@@ -161,8 +163,8 @@ def model_line(config: Config, model) -> str:
 
 
 def gradient_rows(config: Config) -> list[tuple[str, str]]:
-    """Return a list with one row for the keys in ``[gradient]`` that differ from their defaults; an empty list if no
-    key differs."""
+    """Return a list with one row of text about the keys in ``[gradient]`` that differ from their defaults; an empty
+    list if no key differs."""
     wanted = config.gradient.model_dump(exclude_defaults=True)
     return [("gradient", ", ".join(f"{key} = {value}" for key, value in wanted.items()))] if wanted else []
 

@@ -17,12 +17,12 @@ INTERRUPTED = 130
 OVERDUE = 124
 """Exit code of a command that was killed because it exceeded its time limit."""
 LOOK_SECONDS = 0.05
-"""Seconds between two checks whether processes that run side by side have ended."""
+"""Seconds between two checks whether processes that run at the same time have ended."""
 
 
 def in_a_process(arguments: Sequence[str], seconds: float | None = None) -> int:
-    """Run ``grsgd`` with ``arguments`` in a child process, and return its exit code. Only the child process handles
-    Ctrl-C, and saves its results.
+    """Run ``grsgd`` with ``arguments`` in a child process, and return its exit code. Ctrl-C does not end this process:
+    the child process handles Ctrl-C and saves its results.
 
     After ``seconds`` the child process and all processes that it has started are killed, and the exit code is
     `OVERDUE`.
@@ -38,8 +38,8 @@ def in_a_process(arguments: Sequence[str], seconds: float | None = None) -> int:
 
 
 def start(arguments: Sequence[str], log: Path | None = None) -> subprocess.Popen:
-    """Start ``grsgd`` with ``arguments`` in a child process. If ``log`` is given, the output goes to the file ``log``
-    in place of the terminal."""
+    """Start ``grsgd`` with ``arguments`` in a child process. If ``log`` is given, the child process writes its output
+    to the file ``log`` in place of the terminal."""
     command = [*module("grsgd"), *arguments]
     if log is None:
         return subprocess.Popen(command, preexec_fn=with_parent())
@@ -56,8 +56,8 @@ def exit_code_of(returned: int) -> int:
 
 
 class Started(Protocol):
-    """Child process that runs a command of ``grsgd``. ``poll()`` returns the exit code, or None before the process
-    ends."""
+    """Child process that runs a command of ``grsgd``. ``poll()`` returns the exit code of the child process, or None
+    while the child process runs."""
 
     def poll(self) -> int | None: ...
 

@@ -37,8 +37,8 @@ def words() -> dict[tuple[str, str], list[str]]:
 
 
 def mark(parser: argparse.ArgumentParser, words: dict[tuple[str, str], list[str]], command: str = ""):
-    """Set the attribute ``complete``, by which shtab completes values, of each argument of ``parser`` and of its
-    commands."""
+    """Set the attribute ``complete`` of each argument of ``parser`` and of its commands. By this attribute shtab
+    completes the values of the argument."""
     import shtab
 
     for action in parser._actions:

@@ -1,7 +1,7 @@
 """Functions `grsgd.train` and `grsgd.simulate`, which make one run from Python, for example in a notebook.
 
-The run is a command of ``grsgd`` in a separate process. The calling process starts no MPI, and goes on if the run
-fails.
+Each of the two functions runs a command of ``grsgd`` in a separate process. The calling process starts no MPI, and goes
+on if the run fails.
 """
 
 import re
@@ -27,7 +27,7 @@ DASHES = re.compile("-{40,}")
 ERROR = re.compile(r"^grsgd[\w -]*: error: (.*)", re.MULTILINE)
 """Pattern of the line in which a command of ``grsgd`` reports wrong options or a wrong configuration."""
 LINES = 20
-"""Number of output lines of the command, counted from the end, that the message of `RunFailed` contains."""
+"""Number of the last output lines of a failed command that the message of `RunFailed` contains."""
 
 
 class RunFailed(RuntimeError):
@@ -108,8 +108,8 @@ def _make(command: list[str], config, before: list[str], out, options: dict) -> 
 
 
 def without_launcher(output: str) -> str:
-    """Return the output of a job without the paragraphs between lines of dashes, in which Open MPI's launcher names the
-    end of the job."""
+    """Return the output of a job without the paragraphs between lines of dashes, in which Open MPI's launcher reports
+    the end of the job."""
     lines, is_hidden = [], False
     for line in output.strip().splitlines():
         if DASHES.fullmatch(line):
@@ -152,8 +152,8 @@ def toml_of(value) -> str:
 
 
 def _run(arguments: list[str]) -> tuple[int, str]:
-    """Run ``grsgd`` with ``arguments`` in a separate process. Return the exit code and the output. Ctrl-C is passed on
-    to the process."""
+    """Run ``grsgd`` with ``arguments`` in a separate process. Return the exit code and the output. Pass Ctrl-C on to
+    this separate process."""
     process = subprocess.Popen(
         [*module("grsgd"), *arguments],
         stdin=subprocess.DEVNULL,

@@ -41,8 +41,9 @@ class Parser(argparse.ArgumentParser):
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of all commands. Parsed options have three further attributes: ``command``, ``on_ranks`` and
-    ``make_parser``. ``command`` is the function to call. ``on_ranks`` says whether all ranks of a job call ``command``.
-    ``make_parser`` is the function `make_parser` itself."""
+    ``make_parser``. The attribute ``command`` of parsed options is the function that runs the command. ``on_ranks``
+    says whether all ranks of a job call this function. By the attribute ``make_parser``, commands can call the function
+    `make_parser`."""
     top = Parser(prog="grsgd", description=DESCRIPTION, epilog=examples.TOP, formatter_class=Help)
     top.add_argument("--version", action="version", version=__version__)
     top.set_defaults(command=None, make_parser=make_parser)
@@ -62,7 +63,8 @@ def command(add, function, on_ranks: bool = False) -> argparse.ArgumentParser:
     """Add a command that ``function`` runs, and return the command's parser. The help of the command is the first line
     of the function's docstring, followed by the command's text in `examples`."""
     name = function.__name__.replace("_", "-")
-    what = (function.__doc__ or name).splitlines()[0]  # python -OO leaves out docstrings
+    # use the command's name, because python -OO leaves out docstrings
+    what = (function.__doc__ or name).splitlines()[0]
     more = examples.COMMANDS.get(name)
     sub = add.add_parser(
         name, help=what, description=f"{what[0].upper()}{what[1:]}.", epilog=more, formatter_class=Help
@@ -373,7 +375,7 @@ def add_models(add):
 
 
 def add_testbed(add):
-    """Add the name and help of ``grsgd testbed``, whose options `grsgd.testbed` parses."""
+    """Add the name and help of the command ``grsgd testbed``. The module `grsgd.testbed` parses its options."""
     add.add_parser("testbed", help="run an MPI job over hosts emulated on this machine", add_help=False)
 
 

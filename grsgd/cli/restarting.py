@@ -39,11 +39,11 @@ ROUND_SECONDS = 1.0
 
 
 class Restarting:
-    """Job of ``grsgd run`` on ``ranks`` ranks, with its restarts.
+    """Job of ``grsgd run`` on ``ranks`` ranks, which can be started again after the loss of a host.
 
     ``options`` are the options of ``grsgd run``. ``of_train`` are the options of ``grsgd train``, or None for a script.
-    ``hosts`` are the hosts in the option ``--hosts``. Without ``hosts`` the launcher chooses hosts until a host is
-    lost. After a loss the nodes of the Slurm allocation are the hosts.
+    ``hosts`` are the hosts in the option ``--hosts``. If ``hosts`` is empty, the launcher chooses the hosts of the
+    job's first start. After the loss of a host, such a job runs on nodes of the Slurm allocation.
     """
 
     def __init__(self, options, of_train, ranks: int, hosts: Sequence[Host]):
@@ -88,7 +88,8 @@ class Restarting:
         )
 
     def run(self) -> int:
-        """Run the job until it ends without the loss of a host, or no restart is left. Return the job's exit code.
+        """Run the job until it ends without the loss of a host, or until all ``--restarts`` are used. Return the job's
+        exit code.
 
         Between two attempts (starts of the job) the job has no results to save. So a signal that arrives between two
         attempts ends the job, except SIGUSR2, which has no effect. A signal that has asked for the end of an attempt
@@ -162,7 +163,7 @@ class Restarting:
             self.asked = self.asked or (hearing.asked if hearing else 0)
             if self.losses:
                 self.losses[-1] = self.losses[-1]._replace(sequel=asked.gone_on())
-            is_on_this_host = not self.hosts  # other hosts possibly do not see the folder of the ranks' word files
+            is_on_this_host = not self.hosts  # ranks on other hosts possibly cannot write to the folder of word files
             if code == 0 and not trains and (self.ranks or 1) > 1 and is_on_this_host and asked.is_without_grsgd():
                 print(f"grsgd: {WITHOUT_GRSGD.format(self.ranks)}", file=sys.stderr, flush=True)
         if lost:
@@ -243,7 +244,7 @@ class Restarting:
         return self.folder is not None and any(Path(self.folder).glob("samples-*/rank-*.ckpt"))
 
     def _refusal(self, ranks: int) -> str:
-        """Return the reason why the job cannot train with ``ranks`` processes; "" if it can."""
+        """Return the reason why the job cannot train with ``ranks`` processes; "" if the job can."""
         spares = (self.of_train or self.options).spares or 0
         if ranks <= spares:
             return f"all of them are spares, --spares {spares}"

@@ -32,10 +32,11 @@ def train(options) -> int:
     if options.check:
         return check(options, int(count_of_ranks()) if options.ranks is None else options.ranks)
     if options.ranks is not None:
-        options.on_ranks = False  # the error must end no job, because MPI has not started
+        options.on_ranks = False  # no job must end after this error, because MPI has not started
         n = options.ranks
         raise UsageError(f"--ranks {n}: only with --check; `grsgd run -n {n}` starts {n} ranks")
-    with Interruption(not_yet_training, lambda: None):  # importing torch takes seconds
+    # a signal may arrive while torch is imported, which takes seconds
+    with Interruption(not_yet_training, lambda: None):
         return train_on_all_ranks(options)
 
 
@@ -136,7 +137,7 @@ def run(options) -> int:
 
 
 def sweep(options) -> int:
-    """make the runs of all combinations of some values, unless they exist"""
+    """make the runs of all combinations of values of some keys, except the runs that are finished"""
     from grsgd.cli import sweep as runs
     from grsgd.job.foreign_launchers import check_alone
 
@@ -153,7 +154,7 @@ def sweep(options) -> int:
 def check(options, ranks: int, simulated=None) -> int:
     """Check a run of `train`, or of `simulate` with the options ``simulated``, and print a description of the run.
     Return the exit code 0. Raises UsageError if the run would fail."""
-    options.on_ranks = False  # an error must end no job, because MPI does not start
+    options.on_ranks = False  # no job must end after an error in a check, because MPI does not start
     check_at_least("--ranks", ranks, 1)
     config = load_config(options)
     with importing():
@@ -181,7 +182,7 @@ def simulate(options) -> int:
     from grsgd.job.signals import EXIT_CODE, as_exceptions
 
     try:
-        with as_exceptions():  # importing torch takes seconds
+        with as_exceptions():  # a signal may arrive while torch is imported, which takes seconds
             return simulate_until_interrupted(options)
     except KeyboardInterrupt as interrupt:
         print_error(f"{interrupt} while nothing was simulated: there is no run file")

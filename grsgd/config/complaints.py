@@ -7,8 +7,8 @@ from grsgd.errors import did_you_mean
 
 
 def describe(error: ValidationError, model: type[BaseModel], prefix: str = "") -> str:
-    """Return one line that describes all errors which pydantic found in ``model``. In this line, ``prefix`` stands
-    before the name of each key."""
+    """Return one line that describes all errors which pydantic found in ``model``. ``prefix`` stands before the name of
+    each key in the returned line."""
     return "; ".join(describe_one(complaint, model, prefix) for complaint in error.errors())
 
 

@@ -1,5 +1,5 @@
 """Reading of TOML files, and of ``key=value`` overrides, into nested dictionaries. A TOML file may be based on another
-file. The keys and values in the returned dictionaries are not yet checked."""
+file. The functions of this module do not check the keys and values that they read."""
 
 import os
 import tomllib
@@ -32,7 +32,8 @@ def read(path: Path, derived: tuple[str, ...] = ()) -> dict:
         content = tomllib.loads(path.read_text("utf-8-sig"))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
-    except (ValueError, RecursionError) as error:  # a number with too many digits raises no TOMLDecodeError
+    # a number with too many digits raises ValueError, not TOMLDecodeError
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
     find_beside(path, content)
     if "base" not in content:
@@ -84,7 +85,8 @@ def without_replaced(base: dict, own: dict) -> dict:
         chosen, before = section(own, name).get("name"), section(base, name)
         if isinstance(chosen, str) and chosen != before.get("name"):
             base[name] = {key: value for key, value in before.items() if key in shared}
-    if not section(own, "train").keys().isdisjoint(STOP_CRITERIA):  # an end in ``own`` replaces the end in ``base``
+    # an end of training in ``own`` replaces the end of training in ``base``
+    if not section(own, "train").keys().isdisjoint(STOP_CRITERIA):
         base["train"] = {key: value for key, value in section(base, "train").items() if key not in STOP_CRITERIA}
     return base
 
@@ -135,7 +137,7 @@ def override(content: dict, settings: list[str]) -> dict:
 
 def apply(override: str, content: dict):
     """Set a value in the nested dictionaries ``content`` by the text ``override`` = ``key=value``. The value is read as
-    TOML. A value that is not valid TOML is a string."""
+    TOML. A value that is not valid TOML is taken as a string."""
     key, equals, value = override.partition("=")
     path = key.strip().split(".")
     if not equals or not all(path):

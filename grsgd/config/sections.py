@@ -141,7 +141,7 @@ class Schedule(Named):
 
 
 class Gradient(Section):
-    """Options of the computation of the gradient of a rank's batch: precision, compilation and micro-batches."""
+    """Options for computing the gradient of a rank's batch: precision, compilation and micro-batches."""
 
     autocast: Literal["off", "bfloat16"] = Field(
         "off", description="dtype to which torch.autocast rounds the inputs of matrix products and convolutions"
@@ -245,7 +245,7 @@ class Cut(Section):
 class Faults(Section):
     """Planned faults of a run: deaths of processes, and interruptions of links.
 
-    docs/how-to/failures.md says which algorithms and MPI libraries go on after a death.
+    docs/how-to/failures.md says with which algorithms and MPI libraries a run goes on after the death of a process.
     """
 
     die: Annotated[dict[Rank, PositiveFloat], BeforeValidator(integer_keys)] = Field(

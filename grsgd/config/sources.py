@@ -23,14 +23,13 @@ def sources_of(config: Config) -> dict[str, str | None]:
 
 
 def digests_of(config: Config) -> dict[str, str | None]:
-    """Return only the digests among the attributes of `sources_of`, by which runs with changed code are
-    distinguished."""
+    """Return the attributes of `sources_of` that are digests. Runs of changed code have other digests."""
     return {name: value for name, value in sources_of(config).items() if name.endswith("_sha256")}
 
 
 def digest(config: Config, ranks: int, *where: str) -> str:
-    """Return a digest of all inputs of a run of ``config`` on ``ranks`` ranks. A run with an equal digest need not be
-    repeated.
+    """Return a digest of all inputs of a run of ``config`` on ``ranks`` ranks. If a finished run has an equal digest,
+    the run need not be made again.
 
     ``where`` has texts on further inputs of the run, such as its network, computing times or hosts.
     """

@@ -1,5 +1,5 @@
 """Calls of functions that may hang, for example because they read from a broken file system. Each call runs in a child
-process, which is left behind after a time limit."""
+process, which is killed, but not waited for, after a time limit."""
 
 import os
 import pickle
@@ -18,8 +18,9 @@ def in_child(function: Callable, seconds: float, *arguments):
 
     Raises TimeoutError after ``seconds``. After ``seconds`` the child process is killed and left behind, because even a
     killed process does not end while it waits for a file system. The child process keeps only one file open, the pipe
-    to which it writes the result. So no launcher waits for a child process that was left behind. `in_child` must be
-    called before MPI starts, because a fork after the start of MPI is unsafe.
+    to which it writes the result. A launcher, which waits until its pipes are closed, therefore does not wait for a
+    child process that was left behind. `in_child` must be called before MPI starts, because a fork after the start of
+    MPI is unsafe.
     """
     reading, writing = os.pipe()
     child = os.fork()

@@ -45,7 +45,8 @@ def answer(post: Post, seconds: float, clock: Callable[[], float] = time.time):
 
 
 def findings(offsets: Sequence[ClockOffset], hosts: int) -> list[Finding]:
-    """Return the finding about the clocks of the hosts in ``offsets``. ``hosts`` is the number of all hosts."""
+    """Return the finding about the clock differences ``offsets`` between hosts of a job. ``hosts`` is the number of all
+    hosts."""
     if not offsets:
         return [Finding(GROUP, "offsets", "one host has one clock" if hosts == 1 else "not measured")]
     far = max(offsets, key=lambda one: abs(one.seconds))

@@ -45,7 +45,7 @@ class Conversation:
         self.comm, self.left, self.post = comm, left, Post(comm)
         self.driver = MpiDriver(comm.rank, links.PAIR_SECONDS, "inline")
 
-    # ---- ranks that answer
+    # ---- methods of the ranks that answer
 
     def answer(self, facts):
         """Send the ``facts`` of this rank to rank 0, and answer all requests of rank 0 until the end of the
@@ -77,7 +77,7 @@ class Conversation:
         except Exception as error:  # the text of any exception of a library is returned as the result
             return f"none: {error}"
 
-    # ---- rank 0
+    # ---- methods of rank 0
 
     def gather(self, facts, seconds: float) -> list:
         """Return the list of the facts of all ranks; to be called on rank 0. The list has None for each rank whose
@@ -115,7 +115,7 @@ class Conversation:
 
     def end(self, seconds: float) -> list[int]:
         """Tell all ranks that the examination has ended; to be called on rank 0. Return the ranks that have not
-        answered within ``seconds``."""
+        confirmed the end within ``seconds``."""
         others = range(1, self.comm.size)
         for rank in others:
             self.post.send(None, rank)

@@ -44,14 +44,14 @@ GATHER_SECONDS = 8.0
 """Seconds that rank 0 waits for the facts of the other ranks."""
 OTHERS_WAIT_SECONDS = output_folder.SECONDS + FIRST_SPEAKS_SECONDS
 """Seconds that a rank other than rank 0 waits before it prints why it cannot start MPI. The end of this rank may end
-the whole job, so rank 0 must print its findings before."""
+the whole job, so rank 0 must print its findings first."""
 END_SECONDS = 5.0
 """Seconds that MPI_Finalize, and the end of the conversation, may take."""
 RESERVE_SECONDS = 8.0
 """If the examination must end in fewer seconds than this number, no further measurement begins."""
 MAX_LINES = 4
-"""Largest number of lines that are printed of the error message if the MPI library cannot be loaded. Each of these
-lines of the error message may name a file."""
+"""Largest number of lines that are printed of the error message if the MPI library cannot be loaded. Each line of this
+error message may name a file."""
 GROUP = "examination"
 SILENT_REMEDY = (
     "look at the host of the rank: its process has stopped or died, or a firewall or a wrong network interface keeps "
@@ -109,7 +109,7 @@ class Examination:
 
     @contextmanager
     def watched(self):
-        """Run the block. If the block does not end within ``seconds`` (an attribute), print the findings and end this
+        """Run the block. If the block does not end within ``self.seconds`` seconds, print the findings and end this
         process with exit code 1."""
         done = threading.Event()
 
@@ -141,8 +141,8 @@ class Examination:
         return 1 if hurting(found) else 0
 
     def conclude_without_mpi(self, fault: Finding) -> int:
-        """Print the findings and ``fault``, the reason why this rank cannot start MPI. Return the exit code. A rank
-        other than rank 0 prints only the fault."""
+        """Print the findings and ``fault``, the reason why this rank cannot start MPI. Return the exit code of this
+        process. A rank other than rank 0 prints only the fault."""
         if not self.speaks:
             # end with code 1 after SIGTERM, so that srun's exit code is 1
             signal.signal(signal.SIGTERM, lambda number, frame: os._exit(1))
@@ -284,8 +284,8 @@ class Examination:
         return have_answered
 
     def give_up(self, conversation: Conversation, what: str | None) -> int:
-        """Print the findings, and abort the job with exit code 1. ``what`` is a text with the reason, which is printed
-        as a further finding, or None."""
+        """Print the findings, and abort the job with exit code 1. If ``what`` is given, it is printed as a further
+        finding, with the reason of the abort."""
         self.conclude([Finding(GROUP, "ranks", what, SILENT_REMEDY)] if what else [])
         time.sleep(PASSING_ON_SECONDS)
         conversation.comm.backend.mpi.Abort(1)

@@ -18,16 +18,18 @@ class Finding:
     name: str
     value: str
     remedy: str = ""
-    """Advice to the user; "" if the finding is no fault, which would make trainings fail, wrong or slow."""
+    """Advice to the user on how to remove a fault; "" if the finding is no fault. A fault makes trainings fail, gives
+    wrong results, or makes trainings slow."""
 
     @property
     def verdict(self) -> str:
-        """Return "hurts" if the finding makes trainings fail, wrong or slow, else "ok"."""
+        """Return "hurts" if the finding reports a fault, else "ok"."""
         return "hurts" if self.remedy else "ok"
 
 
 def hurting(findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings that report faults. A fault makes trainings fail, wrong or slow, and has a remedy."""
+    """Return the findings that report faults. A fault makes trainings fail, gives wrong results, or makes trainings
+    slow, and its finding has a remedy."""
     return [finding for finding in findings if finding.remedy]
 
 

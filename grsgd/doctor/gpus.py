@@ -70,8 +70,8 @@ def gtl(library: str) -> Finding | None:
 
 
 def chosen(ranks: Sequence[GpuFacts], places: Sequence[PlaceFacts]) -> list[int | None]:
-    """Return the index of each rank's GPU among the rank's visible GPUs; None without a GPU. The ranks of a host take
-    GPUs in turn."""
+    """Return the index of each rank's GPU among the rank's visible GPUs; None without a GPU. The ranks of a host are
+    assigned to the GPUs of this host in turn."""
     taken: dict[str, int] = {}
     found: list[int | None] = []
     for gpu, place in zip(ranks, places, strict=True):
@@ -91,7 +91,7 @@ def transfer(mpi, local_rank: int, library_seconds: float) -> str:
     way or the reason against this way.
 
     The test of the MPI library's own way runs in separate processes, and may take ``library_seconds`` including their
-    imports. All ranks must call this function. Raises ConfigError.
+    imports. All ranks must call this function. Raises ConfigError if arrays in GPU memory cannot be sent.
     """
     from grsgd.comm.backend import MpiBackend
     from grsgd.comm.gpu.select import select_transport

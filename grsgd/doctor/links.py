@@ -19,8 +19,8 @@ EFFORT = Effort({8: 200, 2**20: 20}, 2, 0.3, least_share=0.5)
 PAIR_SECONDS = 5.0
 """Seconds that a rank waits for a message of the other rank of the measured pair."""
 UNEVEN = 10
-"""Limit of the median bandwidth between hosts, divided by the bandwidth of one pair of ranks on two hosts. A pair of
-ranks for which this ratio is above `UNEVEN` counts as slow."""
+"""Limit of a ratio: the median bandwidth of all pairs of ranks on two hosts, divided by the bandwidth of one of these
+pairs. A pair of ranks whose ratio is above `UNEVEN` counts as slow."""
 MIN_COMPARED = 4
 """Smallest number of measured pairs of ranks on different hosts for which each pair's bandwidth is compared with their
 median bandwidth."""
@@ -69,7 +69,7 @@ def plan(hosts: Sequence[str]) -> list[PairRequest]:
         within = [(ranks[0], ranks[1]) for ranks in members.values() if len(ranks) > 1]
         between = [tuple(sorted(pair)) for pair in zip(firsts, firsts[1:], strict=False)]
         share = MAX_PAIRS if not between else MAX_PAIRS // 2
-        if not between:  # one host
+        if not between:  # all ranks are on one host
             within += [pair for pair in zip(range(n), range(1, n), strict=False) if pair not in within]
         pairs = [*within[:share], *between]
     links, seen = [], set()
@@ -81,8 +81,8 @@ def plan(hosts: Sequence[str]) -> list[PairRequest]:
 
 
 def measure(driver, comm, link: PairRequest) -> MeasuredPair:
-    """Measure the pair ``link`` on its first rank, while its second rank runs `answer`. An error of the measurement is
-    not raised, but returned as text in the result."""
+    """Measure the link between the ranks of the pair ``link``; to be called on the first rank, while the second rank
+    runs `answer`. An error of the measurement is not raised, but returned as text in the result."""
     _, other = link.ranks
     try:
         pair: Pair = driver.run(measure_pair(comm, other, link.one_host, EFFORT))
@@ -93,7 +93,8 @@ def measure(driver, comm, link: PairRequest) -> MeasuredPair:
 
 
 def answer(driver, comm, link: PairRequest):
-    """Answer the messages of `measure` on the second rank of the pair ``link``. Raises WaitTimeout and LostRank."""
+    """Answer the messages of `measure` on the second rank of the pair ``link``. Raises WaitTimeout if a message does
+    not arrive in time, and LostRank if the first rank has died."""
     other, _ = link.ranks
     driver.run(answer_pair(comm, other, link.one_host, EFFORT))
     if link.with_eager:

@@ -157,7 +157,7 @@ def of_another_version(found: MpiFacts, family: str) -> str:
     """Return the remedy if the MPI library and ``mpiexec``, which both belong to ``family``, have different versions;
     "" if the versions are equal.
 
-    Only major and minor versions are compared. Return "" if a version is not known.
+    Only major and minor versions are compared. Return "" if the version of the library or of ``mpiexec`` is not known.
     """
     loaded_, started = (
         pattern.search(text)

@@ -20,7 +20,7 @@ WRITTEN_BYTES = 2**20
 """Size in bytes of the test file that is written, read and deleted."""
 MIN_FREE_BYTES = 100 * 2**20
 SLOW_SECONDS = 2.0
-"""Seconds of writing the test file above which the folder counts as slow."""
+"""If writing the test file takes more seconds than this number, the folder counts as slow."""
 
 
 class FolderFacts(NamedTuple):

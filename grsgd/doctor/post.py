@@ -1,5 +1,5 @@
-"""Sending and receiving of Python objects between ranks during an examination. Every wait has a time limit, after which
-an error names the silent rank."""
+"""Sending and receiving of Python objects between ranks during an examination. Every wait for an object has a time
+limit, after which an error names the rank that has not sent the object."""
 
 import pickle
 import time
@@ -28,7 +28,7 @@ class Post:
     def __init__(self, comm):
         self.comm = comm
         self._sent = []
-        """Pairs (MPI request, array) of the messages that were sent. The arrays of these messages are kept because MPI
+        """Pairs (MPI request, array) of the messages that were sent. The arrays of sent messages are kept because MPI
         may still read them."""
 
     def send(self, thing, to: int):
@@ -49,7 +49,7 @@ class Post:
         return pickle.loads(array.tobytes())
 
     def receive_all(self, sources: Iterable[int], seconds: float) -> dict[int, object]:
-        """Return a dictionary from rank to object, of the ranks in ``sources`` that have answered within
+        """Return a dictionary from rank to the rank's object, for the ranks in ``sources`` that have answered within
         ``seconds``."""
         begin = time.perf_counter()
         missing, found = set(sources), {}

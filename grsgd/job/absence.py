@@ -10,11 +10,11 @@ from grsgd.job import hosts as places
 from grsgd.job.hosts import Host
 
 LAUNCH_SECONDS = 60.0
-"""Each host should have sent a datagram within this number of seconds after the launch. Hosts that have sent none are
-asked at intervals of this number of seconds."""
+"""Each host should have sent a datagram within this number of seconds after the launch. Hosts that have sent no
+datagram by this time are asked at intervals of this number of seconds."""
 AGAIN_SECONDS = 4.0
-"""Seconds after which all silent hosts are asked again, if a host has not answered. Between two rounds of questions,
-this process answers the heart processes of other hosts, so that they kill no rank."""
+"""If a host has not answered in a round of questions, all hosts are asked again after this number of seconds. Between
+two rounds of questions, this process answers the heart processes of other hosts, so that they kill no rank."""
 
 
 class Absence:
@@ -25,11 +25,11 @@ class Absence:
     two successive rounds of questions. A host that starts a process is not lost, although a firewall may block the
     datagrams of its heart processes.
 
-    Asking hosts may become impossible, for example without a valid key of ssh. So a round of questions to which no host
-    answers has no effect unless ``has_answered`` is True. ``has_answered`` is True if all hosts answered just before
-    the launch, and no round of questions has been answered since. A job on a single host asks this host before the
-    launch, because no other host can show that asking is possible. If the single host does not answer, the constructor
-    prints a line on stderr.
+    Asking hosts may become impossible, for example if a key of ssh is no longer valid. So a round of questions to which
+    no host answers has no effect unless ``has_answered`` is True. ``has_answered`` is True if all hosts answered just
+    before the launch, and no round of questions has been answered since. A job on a single host asks this host before
+    the launch, because no other host can show that asking is possible. If the single host does not answer, the
+    constructor prints a line on stderr.
     """
 
     def __init__(self, hosts: Sequence[Host], has_answered: bool, clock: Callable[[], float] = time.monotonic):
@@ -44,8 +44,8 @@ class Absence:
         self._due = clock() + LAUNCH_SECONDS
 
     def look(self, heard: Collection[str]) -> list[str]:
-        """Return the names of newly lost hosts. ``heard`` has the names of the hosts whose heart processes have sent
-        datagrams.
+        """Return the names of hosts whose loss was noticed in this call. ``heard`` has the names of the hosts
+        whose heart processes have sent datagrams.
 
         Asking all hosts takes at most `grsgd.job.hosts.ANSWER_SECONDS` seconds.
         """
@@ -63,7 +63,7 @@ class Absence:
     def _unheard(self, heard: Collection[str]) -> list[str]:
         """Return the names of the hosts that have sent no datagram. This machine is left out of the list, because it is
         alive. If as many hosts have sent datagrams as the job has hosts, the list is empty, because hosts may use other
-        names."""
+        names in datagrams."""
         if len(heard) >= len(self.hosts):
             return []
         names = [host.name for host in self.hosts if not any(places.is_same(host.name, other) for other in heard)]

@@ -29,8 +29,8 @@ def check_alike(mpi, make_facts: Callable[[], dict[str, object]], cure: str, sec
     facts. All ranks must call this function.
 
     ``make_facts`` returns this rank's facts, a dictionary from names to small values. A fact with the value None is not
-    compared. A fact that only some ranks have counts as a difference. ``cure``, the advice to the user, is the end of
-    the error message.
+    compared. A fact that some ranks have and other ranks lack counts as a difference. ``cure``, the advice to the user,
+    is the end of the error message.
     """
     with launch.collective_setup(mpi, seconds):
         facts = make_facts()
@@ -66,7 +66,7 @@ def check_configuration(mpi, config: Config):
 
 def facts_of_configuration(config: Config) -> dict[str, str | None]:
     facts = {key: f"{value}" for key, value in flattened(config.model_dump(exclude={"data": {"dir"}}))}
-    for table, key in OF_FILES:  # only the file's name is compared, because its folder may differ between hosts
+    for table, key in OF_FILES:  # compare only the name of the file, because the file's folder may differ between hosts
         if f"{table}.{key}" in facts:
             facts[f"{table}.{key}"] = facts[f"{table}.{key}"].rpartition("/")[2]
     return {"the version of grsgd": __version__} | facts | digests_of(config)

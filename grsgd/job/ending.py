@@ -34,8 +34,8 @@ def exit_on_signals() -> dict:
 
 def with_parent() -> Callable[[], None]:
     """Return a function that a new child process must call first (argument ``preexec_fn`` of `subprocess.Popen`). After
-    this call Linux kills the child when the thread that has started the child ends, for any reason. Sending SIGTERM to
-    the child would not suffice, because an mpiexec that is just starting loses the signal."""
+    the child's call, Linux kills the child when the thread that has started the child ends, for any reason. Sending
+    SIGTERM to the child would not suffice, because an mpiexec that is just starting loses the signal."""
     parent = os.getpid()
     # prctl is looked up before the fork, because few calls are safe after a fork
     return partial(end_with, parent, ctypes.CDLL(None).prctl)
@@ -65,12 +65,12 @@ def adopt_orphans():
 
 
 def kill_orphans():
-    """Kill all child processes of this process. This process then becomes the parent of their child processes, which
-    are killed, too.
+    """Kill all child processes of this process. The child processes of a killed process become child processes of this
+    process, and are killed, too.
 
-    A killed launcher leaves processes such as ssh, which wait for a dead host. Such processes keep open the pipe into
-    which this process writes, so that the reader of the pipe would wait for them. The function kills no process on
-    kernels without lists of child processes in /proc.
+    A killed launcher leaves processes such as ssh, which wait for a dead host. Processes that a killed launcher leaves
+    keep open the pipe into which this process writes, so that the reader of the pipe would wait for them. The function
+    kills no process on kernels without lists of child processes in /proc.
     """
     deadline = time.monotonic() + ORPHANS_SECONDS
     while (children := own_children()) and time.monotonic() < deadline:

@@ -17,10 +17,10 @@ class ForeignLauncher(NamedTuple):
     """A launcher, recognised by the environment variables that it sets for the processes which it starts."""
 
     size: str
-    """Name of the variable with the number of processes. For a launcher without such a variable ``size`` equals
-    ``number``, because a process number above 0 shows that several processes were started."""
+    """Name of the environment variable with the number of processes. For a launcher without such a variable ``size``
+    equals ``number``, because a process number above 0 shows that several processes were started."""
     number: str
-    """Name of the variable with the number of this process, counted from 0."""
+    """Name of the environment variable with the number of this process, counted from 0."""
     name: str
     starts_jobs: bool = False
     """Whether the launcher belongs to a batch system. A launcher of a batch system may start a second launcher, which
@@ -59,9 +59,9 @@ FOREIGN_LAUNCHERS = (
     ForeignLauncher("PALS_LOCAL_SIZE", "PALS_RANKID", "mpiexec of PALS", starts_jobs=True),
     ForeignLauncher("PALS_RANKID", "PALS_RANKID", "mpiexec of PALS", starts_jobs=True),
 )
-"""All launchers that `unconnected` recognises. ``SLURM_NTASKS`` is not among the variables, because it counts the tasks
-that a user may start in an allocation. ``SLURM_STEP_NUM_TASKS`` counts the tasks that ``srun`` has started. Variables
-of the launchers PALS (``PALS_LOCAL_SIZE``) and Hydra (``MPI_LOCALNRANKS``) count the processes of this host only."""
+"""All launchers that `unconnected` recognises. ``SLURM_NTASKS`` is not used, because it counts the tasks that a user
+may start in an allocation. ``SLURM_STEP_NUM_TASKS`` counts the tasks that ``srun`` has started. Variables of the
+launchers PALS (``PALS_LOCAL_SIZE``) and Hydra (``MPI_LOCALNRANKS``) count the processes of this host only."""
 WITHOUT_MPI = ("horovodrun", "torchrun")
 """Names of the launchers that never connect processes by MPI."""
 FIRST_SPEAKS_SECONDS = 3.0
@@ -109,16 +109,18 @@ def unconnected(ranks: int, environment: Mapping[str, str]) -> ForeignLauncher |
         for launcher in FOREIGN_LAUNCHERS
         if launcher.started(environment) > ranks and not (launcher.starts_jobs and is_job_of_its_own)
     ]
-    # srun, Flux and PALS also set the variables of PMI, by which mpiexec is recognised, so batch systems come first
+    # srun, Flux and PALS also set the variables of PMI, by which mpiexec is recognised, so a batch system's launcher is
+    # chosen
     return next((launcher for launcher in found if launcher.starts_jobs), found[0] if found else None)
 
 
 def in_shell_of_srun(environment: Mapping[str, str]) -> bool:
-    """Return whether this process belongs to the shell of ``srun -n4 --pty bash``. Slurm gives a terminal to
-    only one of the four tasks of this command.
+    """Return whether this process belongs to the shell of ``srun -n4 --pty bash``. Slurm gives a terminal to only one
+    of the four tasks of ``srun -n4 --pty bash``.
 
-    The tasks of a second ``srun``, typed in this shell, inherit the shell's variables but not its `TERMINAL`. A program
-    that ``srun`` starts without a shell, as in ``srun -n4 --pty python train.py``, belongs to no shell.
+    A task of a second ``srun``, typed in the shell of ``srun --pty bash``, inherits the shell's variables but not its
+    `TERMINAL`. A program that ``srun`` starts without a shell, as in ``srun -n4 --pty python train.py``, belongs to no
+    shell.
     """
     if "SLURM_PTY_PORT" not in environment or environment.get("SLURM_TASK_PID") == str(os.getpid()):
         return False

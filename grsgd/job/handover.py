@@ -30,7 +30,7 @@ class HandoverTask(NamedTuple):
     models: tuple[Path | None, Path | None]
     """Paths of the files in which the final model and the best model are saved; None for a model that is not saved."""
     timeline: Path | None = None
-    """Path of the timeline file, if the user has asked for a timeline."""
+    """Path of the timeline file, if the user has asked for a timeline; else None."""
 
 
 class Note(NamedTuple):
@@ -126,7 +126,7 @@ class Handover:
 
 
 def last_note(file: int) -> Note | None:
-    """Return the last complete note in ``file``; None if the file has no complete note."""
+    """Return the last complete note (measurements of a rank) in ``file``; None if the file has no complete note."""
     content, begin, last = os.pread(file, os.fstat(file).st_size, 0), 0, None
     while begin + LENGTH_BYTES <= len(content):
         length = int.from_bytes(content[begin : begin + LENGTH_BYTES])

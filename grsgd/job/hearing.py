@@ -58,8 +58,8 @@ class Hearing:
         self.clock, self.fences = clock, fences
         self.absent = absent
         """Function that returns the names of newly lost hosts from which no datagram has arrived, such as
-        `Absence.look`. The argument of this function is the collection of hosts from which datagrams have arrived. The
-        function is called in each call of `look`."""
+        `Absence.look`. The argument of this function is the collection of hosts from which datagrams have arrived.
+        `Hearing.look` calls this function each time."""
         self.key = secrets.token_hex(8)
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.socket.bind(("", 0))
@@ -73,7 +73,7 @@ class Hearing:
         self.lost: list[str] = []
         """Names of the lost hosts, in the order in which their loss was noticed."""
         self.lost_at: float | None = None
-        """Time at which the loss of a host was first noticed, in seconds since 1970; None before."""
+        """Time at which the loss of a host was first noticed, in seconds since 1970; None before the first loss."""
         self.cut: set[str] = set()
         """Names of lost hosts at which no answers of this process arrive, so that a heart process of the host has
         killed its rank."""
@@ -93,8 +93,8 @@ class Hearing:
         return {HEARTS: " ".join([*self.arguments, str(FENCE_SECONDS if self.fences else 0.0)])}
 
     def look(self) -> list[str]:
-        """Receive and answer the datagrams that have arrived. Return the names of newly lost hosts. This method is
-        called again and again while the launcher of the job runs."""
+        """Receive and answer the datagrams that have arrived. Return the names of hosts whose loss was noticed in this
+        call. This method is called again and again while the launcher of the job runs."""
         lost = self._hear()
         absent = [host for host in self.absent(self.hosts) if host not in self.lost]
         self._lose(absent)
@@ -130,7 +130,8 @@ class Hearing:
         self.lost += hosts
 
     def _come(self) -> Iterator[tuple[int, str, str, tuple[str, int]]]:
-        """Yield (rank, word, host name, sender's address) of each datagram of this job that has arrived."""
+        """Yield (rank, word such as "beats", host name, sender's address) of each datagram of this job that has
+        arrived."""
         while True:
             try:
                 content, place = self.socket.recvfrom(400)
@@ -217,8 +218,8 @@ def heard_by(hearing: Hearing | None):
 
 
 _hearts: list[subprocess.Popen] = []
-"""Heart processes that this process has started. The objects are kept because Python prints a warning when it deletes
-the object of a running child process."""
+"""Heart processes that this process has started. The processes' objects are kept because Python prints a warning when
+the object of a running child process is deleted."""
 
 
 def start_heart():
@@ -228,6 +229,6 @@ def start_heart():
         command = [sys.executable, "-I", "-S", HEART, FROM_STDIN, places, rank() or "0", fence, str(os.getpid())]
         quiet = subprocess.DEVNULL
         heart = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet)
-        with suppress(OSError), heart.stdin:  # the heart process may have ended already
+        with suppress(OSError), heart.stdin:  # writing fails if the heart process has ended already
             heart.stdin.write(f"{key}\n".encode())
         _hearts.append(heart)

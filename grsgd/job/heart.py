@@ -22,15 +22,15 @@ BEATS, TOLD, BYE, CUT, HERE, SEEN, PAUSE = "beats", "told", "bye", "cut", "here"
 ``cut``. A host that is asked whether it is alive sends ``here``. The process of ``grsgd run`` answers each datagram
 with ``seen``, and sends ``pause`` before ``grsgd run`` is stopped."""
 FROM_STDIN = "-"
-"""Argument in place of the job's key, which is read from stdin. The key itself is not passed as an argument, because
-all users of a host can read the arguments of its processes."""
+"""Value of the argument ``key`` of this script which says that the key must be read from stdin. The key itself is not
+passed as an argument, because all users of a host can read the arguments of every process."""
 REPEATS = 3
 """Number of times that a heart process sends a word other than ``beats``, because datagrams may be lost."""
 
 
 def addresses_of(text: str) -> list[tuple[str, int]]:
-    """Return (address, port) of each entry of ``text``, such as ``"10.0.0.1:4000,head:4000"``. Entries with unknown
-    host names are left out."""
+    """Return (address, port) of each entry of ``text``, such as ``"10.0.0.1:4000,head:4000"``. Entries of ``text`` with
+    unknown host names are left out."""
     found = []
     for place in text.split(","):
         name, _, port = place.rpartition(":")

@@ -54,10 +54,10 @@ def held(mpi, config: Config, base: Path):
     """Run the block with this job's folder in the memory of each host. On each host the rank with the lowest number
     locks the folder.
 
-    The folder is removed at the end if the block ends without an error, or if the folder holds no states. Folders of
-    dead jobs are removed at the beginning. After a restart, the job waits up to `LEASE_SECONDS` for the lock, because
-    stopped ranks of the job's previous start may hold the lock. Raises SetupError on all ranks if a folder cannot be
-    used.
+    The job's folder is removed at the end if the block ends without an error, or if the folder holds no states. Folders
+    that dead jobs have left are removed at the beginning. After a restart, the job waits up to `LEASE_SECONDS` for the
+    lock, because stopped ranks of the job's previous start may hold the lock. Raises SetupError on all ranks if a
+    folder cannot be used.
     """
     timeout = config.comm.timeout
     with within(timeout, "telling all ranks their hosts"):

@@ -41,7 +41,7 @@ NOTHING_KEPT = Keeping()
 def alone(mpi, config: Config, keeping: Keeping):
     """Run the block while no other job writes checkpoints to the folder of ``keeping``. Yield ``keeping`` with the
     attribute ``host`` set to the job's folder in the memory of this host. Raises SetupError on all ranks if another job
-    uses the folder."""
+    uses the folder for checkpoints."""
     lock = None
     try:
         with launch.collective_setup(mpi, config.comm.timeout):

@@ -58,7 +58,7 @@ def world():
     starts = "mpi4py.MPI" not in sys.modules
     os.environ.setdefault(*BROADCASTS)
     if starts and "OMPI_COMM_WORLD_RANK" in os.environ:
-        end_with_launcher()  # without this call, ranks may live on after Open MPI's launcher was killed
+        end_with_launcher()  # without `end_with_launcher`, ranks may live on after Open MPI's launcher was killed
     try:
         with starting(start_seconds()) if starts else nullcontext():
             MPI = import_mpi()
@@ -74,7 +74,7 @@ def world():
 
 def start_seconds() -> float:
     """Return the value of the environment variable GRSGD_START_SECONDS, by default `START_SECONDS`. Raises SetupError
-    if the value is no positive number."""
+    if the value of GRSGD_START_SECONDS is no positive number."""
     text = os.environ.get("GRSGD_START_SECONDS") or START_SECONDS
     try:
         if 0 < float(text) < threading.TIMEOUT_MAX:
@@ -116,11 +116,11 @@ def local_ranks(mpi) -> tuple[int, int]:
 
 
 def check_place(mpi, algorithm: type[Algorithm], options: Options, local_ranks: int, device):
-    """Raise ConfigError if the algorithm cannot run on these hosts or devices.
+    """Raise ConfigError if the algorithm cannot run on the hosts or devices of this job.
 
-    Some options need memory that all ranks share, so all ranks must be on one host. Other options need message buffers
-    in host memory, so the models must not be on a GPU. Sending gradients during the backward pass is untested on GPUs,
-    and so not allowed. ``local_ranks`` is the number of ranks on this host.
+    Some options of algorithms need memory that all ranks share, so all ranks must be on one host. Some options of
+    algorithms need message buffers in host memory, so the models must not be on a GPU. Sending gradients during the
+    backward pass is untested on GPUs, and so not allowed. ``local_ranks`` is the number of ranks on this host.
     """
     traits = algorithm.traits_of(options)
     if traits.one_host and local_ranks < mpi.size:
@@ -158,9 +158,9 @@ def driver(mpi, timeout: float, progress_mode: str, **options) -> MpiDriver:
 def abort_on_error(mpi):
     """Make an uncaught exception on any rank end the whole job, and print the exception's traceback once.
 
-    Without this handler the other ranks would wait for ever, because MPI does not notice that a Python program has
-    failed. An exception in a process forked from a rank ends only that process. A UsageError, which users can correct,
-    is printed in one line. A SetupError, which all ranks raise, ends each rank with exit code 2.
+    Without this exception handler the other ranks would wait for ever, because MPI does not notice that a Python
+    program has failed. An exception in a process forked from a rank ends only that process. A UsageError, which users
+    can correct, is printed in one line. A SetupError, which all ranks raise, ends each rank with exit code 2.
     """
     process = os.getpid()
 
@@ -227,8 +227,8 @@ def end_alike(error: SetupError):
 
 
 def stagger(mpi) -> float:
-    """Return the seconds that this rank waits before it prints an error. In this time a lower rank can print the same
-    error."""
+    """Return the seconds that this rank waits before it prints an error. While this rank waits, a rank with a lower
+    number can print the same error."""
     return 0.05 * min(mpi.rank, 40)
 
 
@@ -260,7 +260,7 @@ def abort(mpi, failed_here: bool = True, code: int = 1):
     ``failed_here`` is True if the error arose on this rank.
     """
     flush()
-    for tell in list(BEFORE_ABORT):  # a copy, because another thread may change the list
+    for tell in list(BEFORE_ABORT):  # iterate over a copy, because another thread may change the list
         tell(mpi.rank)
     time.sleep(PASSING_ON_SECONDS)
     if mpi.size == 1 and is_alone():
@@ -360,7 +360,7 @@ def wait_for_abort(seconds: float = 3600.0):
 
 def exit_job(mpi, code: int, complete: bool = True):
     """End this process with exit code ``code`` but without MPI_Finalize, because messages may be under way after a run
-    that ended early. To be called on all ranks of ``mpi``.
+    that ended early. All ranks of ``mpi`` must call this function.
 
     If ``complete`` is False, the job has ranks outside of ``mpi``, which no longer answer, so the whole job is aborted.
     """

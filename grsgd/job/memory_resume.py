@@ -49,7 +49,8 @@ def find(mpi, memory: HostFolder, folder: Path, timeout: float, ranks: int, leas
         missing = next((rank for rank in range(checkpoint.ranks) if not any(rank in states for states in there)), None)
         problem, resumed = f"the state of rank {missing} of {checkpoint.ranks} is on no host, or damaged", None
         if missing is None:
-            memory.remove_except(mpi.rank, {name_of(each) for each, _ in found if each <= samples})  # frees memory
+            # free the memory of newer checkpoints
+            memory.remove_except(mpi.rank, {name_of(each) for each, _ in found if each <= samples})
             problem = _fetch(mpi, memory, checkpoint, there, ranks, timeout)
         if not problem:
             problem, resumed = together(mpi, timeout, partial(load, memory.folder, checkpoint, mpi.rank, ranks))
@@ -79,8 +80,8 @@ def _undamaged(mpi, memory: HostFolder, told: list[list[Header]], which: tuple, 
 
 
 def _fetch(mpi, memory: HostFolder, checkpoint: Found, there: list[set[int]], ranks: int, timeout: float) -> str:
-    """Copy from other hosts the states that each host needs and lacks. Return the reason why a host cannot store a
-    state; "" if all states were stored.
+    """Copy states (ranks' parts of a checkpoint) from other hosts to each host that needs and lacks them. Return the
+    reason why a host cannot store a state; "" if all states were stored.
 
     The job ends if the transfer takes longer than ``timeout`` seconds plus the time that all states take at the rate
     `SLOWEST`.
@@ -125,8 +126,9 @@ def _transfers(
 ) -> Iterable[tuple[int, int, int]]:
     """Yield (process that sends, process that receives, rank of the state) for each state that a host needs and lacks.
 
-    The lowest process on each host receives. If the job has another number of ranks than the checkpoint, the host of
-    rank 0 needs the states of all ranks. Hosts without rank 0 need only the state of rank 0 in this case.
+    On each host the process with the lowest number receives. If the job has another number of ranks than the
+    checkpoint, the host of rank 0 needs the states of all ranks. Hosts without rank 0 need only the state of rank 0 in
+    this case.
     """
     for host in dict.fromkeys(hosts):
         here = [process for process, other in enumerate(hosts) if other == host]

@@ -271,8 +271,8 @@ def recovery_of_job(
 
 
 def give_first_model(mpi, trainer: Trainer | None, resumed: Resumed | None, driver: MpiDriver, timeout: float):
-    """Give all ranks that train the model of rank 0, or the model in the checkpoint from which the run goes on. Raises
-    SetupError if the checkpoint's model does not fit."""
+    """Copy the model of rank 0, or the model in the checkpoint from which the run goes on, to all ranks that train.
+    Raises SetupError if the checkpoint's model does not fit the run's model."""
     if resumed:
         with launch.collective_setup(mpi, timeout):
             resumed.give_model(trainer.replica) if trainer else None
@@ -293,7 +293,7 @@ def describe_job(
         machines["gpus"] = mpi.allgather(gpu.name(place.device))
         machines["bindings"] = place.bindings
         attributes |= {name: each[:ranks] for name, each in machines.items()}
-        of_run = ("commit", "started")  # rank 0 sends these two values to all ranks
+        of_run = ("commit", "started")  # rank 0 sends its values of "commit" and "started" to all ranks
         return attributes | dict(zip(of_run, mpi.bcast([attributes.get(name) for name in of_run]), strict=True))
 
 

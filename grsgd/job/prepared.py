@@ -40,10 +40,10 @@ class RunRequest(NamedTuple):
 class Survival(NamedTuple):
     """Objects that a rank needs only in a run that survives the death of processes.
 
-    ``membership`` records which process holds each rank. ``driver`` runs schedules in the background while the rank
-    trains. ``states`` is a communicator of all processes over which ranks send their states to spares (`Succession`).
-    ``world`` is an mpi4py communicator of all processes, for the end of the run. ``silence`` kills processes that send
-    no signs of life, if the configuration has ``comm.silent_seconds``.
+    ``membership`` records which process holds each rank. ``driver`` runs schedules (generators of communication) in the
+    background while the rank trains. ``states`` is a communicator of all processes over which ranks send their states
+    to spares (`Succession`). ``world`` is an mpi4py communicator of all processes, which is used at the end of the run.
+    ``silence`` kills processes that send no signs of life, if the configuration has ``comm.silent_seconds``.
     """
 
     config: Config

@@ -16,7 +16,7 @@ REFRESH_SECONDS = 0.2
 """Seconds between two changes of the progress line on a terminal."""
 LINES = 20
 """Number of equal parts into which a run is divided for its progress lines. If the output is no terminal, a progress
-line is printed after each of these parts."""
+line is printed after each of the `LINES` parts."""
 LINE_SECONDS = 30.0
 """Largest number of seconds between two printed progress lines, if the output is no terminal."""
 MIN_LINE_SECONDS = 1.0
@@ -116,11 +116,11 @@ class ProgressLine:
         elif now - self._printed >= LINE_SECONDS:
             self._print(text)
 
-    # ---- while training
+    # ---- methods for the time of training
 
     def training(self, trainer, simulated: bool = False):
-        """Show from now on the training by this rank's ``trainer``, which calls `update` after each step. ``simulated``
-        says whether the trainer's clock is simulated. The loggers are told that training begins."""
+        """Show, from now on, the progress of training by this rank's ``trainer``, which calls `update` after each step.
+        ``simulated`` says whether the trainer's clock is simulated. The loggers are told that training begins."""
         self._stop_timer()
         self._each_logger(begin)
         self.trainer, self.simulated = trainer, simulated
@@ -130,7 +130,7 @@ class ProgressLine:
 
     def update(self, progress, loss: float | None):
         """Show the progress of the run. ``loss`` is this rank's loss in its last step, or None."""
-        if not self.is_shown or self.trainer.stop_signal.request is not None:  # after a signal
+        if not self.is_shown or self.trainer.stop_signal.request is not None:  # a signal has asked for the end
             return  # a line about the end of the run was shown already
         if loss is not None:
             self._loss.add(loss)
@@ -201,7 +201,7 @@ class ProgressLine:
         if self.terminal is not None and self.terminal.stops_background():
             return
         self._printed = time.perf_counter()
-        with suppress(OSError, ValueError):  # stderr is closed
+        with suppress(OSError, ValueError):  # printing fails if stderr is closed
             print(line(text), file=sys.stderr, flush=True)
 
     def _stop_timer(self):

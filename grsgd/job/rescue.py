@@ -36,8 +36,8 @@ STOP_SECONDS = 0.04
 """Seconds that a rank waits for its own last model snapshot after a signal, because the launcher may kill the job
 soon."""
 FAILURE_SECONDS = 5.0
-"""Seconds that ranks wait for each other's measurements after a failure. Other ranks notice a failure only after their
-present step."""
+"""Seconds that ranks wait for each other's measurements after a failure. Ranks notice the failure of another rank only
+after their present step."""
 
 
 _unfinished: list = []
@@ -121,7 +121,7 @@ class Rescue:
         if self.handover is not None:
             self.trainer.on_step = ignore  # from now on the trainer no longer updates the progress line
             if is_lowest and watchdog.rank() is not None and self.handover.is_possible(self.mpi.rank, lost):
-                # if one of these two reasons ended the run, `grsgd run` prints the reason
+                # `grsgd run` itself prints the reason if Ctrl-C or SIGUSR1 ended the run
                 lives_on = reason in (INTERRUPTED, ASKED_TO_END)
                 why = "" if lives_on else f"stopped early: {reason}; "
                 # print this line before all other work, because time is short
@@ -309,7 +309,7 @@ def print_error(line: str):
 def sent_to(sending: dict, rank: int) -> bool:
     try:
         return rank not in sending or sending[rank].Test()
-    except RuntimeError:  # the rank has died
+    except RuntimeError:  # sending failed, because the rank has died
         return True
 
 
@@ -326,8 +326,8 @@ def path_of(out: Path, reason: str) -> Path:
 
 
 class NotSavedThere(RunFileError):
-    """Error of a run that could not be saved to the path that the user gave. The message names the path where the run
-    was saved."""
+    """Error of a run that could not be saved to the path that the user gave. The error's message names the path where
+    the run was saved."""
 
 
 def save(out: Path, run: Run) -> Path:

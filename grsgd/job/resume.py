@@ -167,8 +167,8 @@ class Resumed:
 
 
 def difference(key: str, was, now) -> str:
-    """Return a text with the first key below ``key`` whose value differs between ``was`` and ``now``, and with its two
-    values. ``was`` and ``now`` are the values of ``key`` in two configurations."""
+    """Return a text with the first key below ``key`` whose value differs between ``was`` and ``now``, and with the two
+    values of this key. ``was`` and ``now`` are the values of ``key`` in two configurations."""
     if not isinstance(was, dict) or not isinstance(now, dict):
         return f"{key}: {short(was)}, now {short(now)}"
     first = next(name for name in {**was, **now} if was.get(name) != now.get(name))
@@ -242,7 +242,7 @@ def together(mpi, timeout: float, read: Callable[[], Resumed]) -> tuple[str, Res
 
 def load(folder: Path, checkpoint: Found, rank: int, ranks: int) -> Resumed:
     """Read this rank's part of ``checkpoint`` in ``folder``. A spare reads rank 0's part, and so do all ranks if the
-    number of ranks has changed. Raises RunFileError if a part is damaged or does not fit."""
+    number of ranks has changed. Raises RunFileError if a rank's part of the checkpoint is damaged or does not fit."""
     place, is_same = folder / name_of(checkpoint.samples), checkpoint.ranks == ranks
     _, state, config = read(place / file_of(rank if is_same and rank < ranks else 0))
     try:

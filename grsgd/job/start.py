@@ -62,7 +62,7 @@ class JobCommand(NamedTuple):
     command: list[str]
 
     def __str__(self) -> str:
-        """Return the variables and the command as one line for a shell."""
+        """Return the job's environment variables and command as one line for a shell."""
         variables = (f"{name}={shlex.quote(value)}" for name, value in self.variables.items())
         return " ".join([*variables, self.short()])
 
@@ -148,8 +148,8 @@ def placing(launcher: str, hosts: Sequence[Host]) -> list[str]:
 
 
 def is_python(target: str) -> bool:
-    """Return whether ``target`` names the Python interpreter, for example ``python3``. In this case arguments of Python
-    follow after ``target``."""
+    """Return whether ``target`` names the Python interpreter, for example ``python3``. Arguments after the name of the
+    interpreter are arguments of Python."""
     return re.fullmatch(r"python3?(\.\d+)?", Path(target).name) is not None and not target.endswith(".py")
 
 
@@ -259,7 +259,7 @@ def run(job: JobCommand, gently: bool, hearing: Hearing | None = None) -> int:
     If a signal to this process has asked for the end of the job, 130 is returned in place of any exit code other than 0
     and 75. Exit code 75 says that the job took a checkpoint.
 
-    ``hearing`` watches over the hosts of the job. The job is ended when a host is lost.
+    ``hearing`` notices if a host of the job is lost. If a host is lost, the job is ended.
 
     Use ``gently`` for a job that trains, so that the job can save its measurements after Ctrl-C or another signal. With
     ``gently`` the launcher does not get the terminal's signals and input. Without ``gently`` the job behaves as if its

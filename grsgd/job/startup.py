@@ -66,10 +66,10 @@ def age() -> float:
 
 @contextmanager
 def importing():
-    """Import torch in the block, without garbage collection. With garbage collection Python would search the imported
-    modules again and again, which takes a fifth of the import's time. Modules are never garbage. Objects that the block
-    creates are never searched for garbage later. At the end of the process no objects are searched for garbage, either,
-    to save time."""
+    """Run the block, which imports torch, without garbage collection. With garbage collection Python would search the
+    imported modules again and again, which takes a fifth of the import's time. Modules are never garbage. Objects that
+    the block creates are never searched for garbage later. At the end of the process no objects are searched for
+    garbage, either, to save time."""
     # garbage collection stays on if torch was imported earlier, because objects other than modules may exist
     if "torch" in sys.modules:
         yield

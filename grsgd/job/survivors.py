@@ -169,8 +169,8 @@ def attempt(job: Prepared, part: RankEnd | None, models, known: dict[int, RankEn
 
     ``known`` is a dictionary from rank to the rank's result of training, for all results that this process knows.
     Results from earlier calls of this function are included. A rank whose process dies during the evaluation still
-    counts as having trained to the end. Returns the end of the run, and an error message about files or None. Returns
-    (None, None) on a process that has not trained.
+    counts as having trained to the end. Returns the `RunEnd`, and an error message about files that could not be
+    written, or None. Returns (None, None) on a process that has not trained.
     """
     if not any(living.allgather(part is not None)):
         if living.rank == 0:

@@ -14,9 +14,9 @@ class Terminal:
     """Terminal with one line, the progress line, that is replaced again and again.
 
     Most launchers pass on the output of their ranks only in whole lines. So the progress line is written to the
-    launcher's own stderr, if this is a terminal of this host. Without a launcher the progress line is written to this
-    process's stderr. No method raises an error, waits, or stops this process, because a terminal may be closed, held by
-    Ctrl-S, or used by another job.
+    launcher's own stderr, if this stderr is a terminal of this host. Without a launcher the progress line is written to
+    this process's stderr. No method raises an error, waits, or stops this process, because a terminal may be closed,
+    held by Ctrl-S, or used by another job.
     """
 
     def __init__(self, file: int, process: int):

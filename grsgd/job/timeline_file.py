@@ -84,7 +84,7 @@ class TimelineFile:
                     if mpi.iprobe(rank, tags.RESCUED_TIMELINE):
                         kept.append(mpi.recv(source=rank, tag=tags.RESCUED_TIMELINE))
                         waiting.discard(rank)
-                except RuntimeError:  # the rank has died
+                except RuntimeError:  # receiving failed, because the rank has died
                     waiting.discard(rank)
             time.sleep(1e-3)
         self.write(sorted(kept, key=lambda one: one.rank))
@@ -98,7 +98,7 @@ message has arrived."""
 def is_sent(sending) -> bool:
     try:
         return bool(sending.Test())
-    except RuntimeError:  # the receiver has died
+    except RuntimeError:  # sending failed, because the receiver has died
         return True
 
 

@@ -35,7 +35,7 @@ def leave(word: str, text: str = "", process: int | None = None):
     """
     folder = os.environ.get(WORDS)
     if folder:
-        with suppress(OSError):  # the folder may be missing on this host
+        with suppress(OSError):  # writing fails on a host without the folder for word files
             Path(folder, f"{word}-{rank() or 0 if process is None else process}").write_text(text)
 
 

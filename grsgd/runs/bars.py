@@ -80,7 +80,7 @@ def shown_by_default(series: list[Series]) -> list[Bars]:
 
 
 def _draw_step(axes: Axes, series: list[Series], shown: list[Series]) -> str:
-    """Draw the time of a step, in milliseconds, with bars of the series ``shown`` only. Return the panel's title."""
+    """Draw a bar with the time of a step, in milliseconds, for each series of ``shown``. Return the panel's title."""
     virtual = is_virtual(shown[0].runs[0])
     _draw_medians(
         axes, series, lambda run: 1000 * seconds_per_step(run) if is_virtual(run) is virtual else math.nan

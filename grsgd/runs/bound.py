@@ -18,8 +18,8 @@ def optimal_seconds(step_seconds: Sequence[float], gradients: int) -> float:
     gradient.
 
     The time t, in seconds, is the least time in which the workers can compute ``gradients`` gradients of one model.
-    ``step_seconds`` has h_i, the seconds per gradient of worker i, above 0 and finite. Raises ValueError if an h_i is
-    not above 0 and finite, or if ``gradients`` is below 1.
+    ``step_seconds`` has h_i, the seconds per gradient of worker i, above 0 and finite. Raises ValueError if the time
+    h_i of a worker is not above 0 and finite, or if ``gradients`` is below 1.
     """
     if gradients < 1:
         raise ValueError(f"gradients = {gradients}: must be at least 1")

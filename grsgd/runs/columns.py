@@ -83,8 +83,8 @@ class WordsColumn(NamedTuple):
 
 
 class Key(NamedTuple):
-    """Column of a report with the value of a configuration key such as ``optimizer.lr``. All runs of a table row have
-    an equal value."""
+    """Column of a report with the value of a configuration key such as ``optimizer.lr``. All runs that share a row of
+    the table have the same value of this key."""
 
     name: str
     meaning = ""

@@ -18,7 +18,7 @@ from grsgd.runs.numbers import known_values
 from grsgd.runs.run_file import Run
 from grsgd.runs.series import Series
 
-BAND = 0.15  # opacity
+BAND = 0.15  # opacity of the band between the least and the greatest value
 TARGET = {"color": "black", "linestyle": ":", "linewidth": 1}
 MAX_OWN = 4
 """Largest number of quantities, logged by users' scripts, that are drawn as curves."""
@@ -74,7 +74,7 @@ class Axis(NamedTuple):
 
 def time_axes(series: list[Series]) -> list[Axis]:
     """Return one time axis for runs in real time and one time axis for simulated runs, because simulated seconds are
-    not real seconds. An axis without runs is left out."""
+    not real seconds. A time axis without runs is left out."""
     time = lambda run: run.curve["time"]  # noqa: E731
     return [Axis("time", time_label(alike), time, seconds, alike) for alike in by_clock(series)]
 

@@ -27,7 +27,7 @@ ASKED_TO_END = "interrupted"
 
 
 class Ended(StrEnum):
-    """Kinds of ends of runs."""
+    """Ways in which a run can end."""
 
     COMPLETED = "completed"
     """The run reached its stop criterion, the target at which it had to stop, or the end of a user's own loop."""

@@ -108,8 +108,8 @@ class Hdf5Reader:
         return texts.astype(str)
 
     def _check(self, what: str, dtype: np.dtype, size: int):
-        """Raise ValueError if the dtype of an attribute or dataset is not allowed, or its size is too large. Must be
-        called before the content of the attribute or dataset is read."""
+        """Raise ValueError if the dtype of an attribute or dataset is not allowed, or its size is too large. This
+        method must be called before the content of the attribute or dataset is read."""
         if dtype.hasobject:
             if not h5py.check_string_dtype(dtype):
                 raise ValueError(f"{what} holds neither numbers nor text")

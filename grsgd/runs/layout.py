@@ -74,8 +74,8 @@ KNOWN = {
     "best_test_accuracy": float,
     "warnings": list,
 }
-"""Names and types of further attributes, which reports read if a run has them. Reading and saving keeps any other
-attribute unchanged."""
+"""Names and types of further attributes, which reports read if a run has them. Attributes that are in neither
+``ATTRIBUTES`` nor ``KNOWN`` are read and saved unchanged."""
 
 
 def _measured(unit: str, description: str) -> Layout:
@@ -130,7 +130,7 @@ LAYOUT: dict[str, dict[str, Layout]] = {
     },
 }
 """Datasets of a run file, by group. If an optional dataset is missing in a file, `load_run` returns a run with an array
-of NaN or an empty array."""
+of NaN or 0, or with an empty array."""
 
 UNITS = {f"{group}/{name}": (c.unit, c.description) for group in LAYOUT for name, c in LAYOUT[group].items()}
 """Dictionary from the path of each dataset to (unit, description)."""

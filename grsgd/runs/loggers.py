@@ -32,8 +32,8 @@ class Logger(Protocol):
 
 
 class CsvLogger:
-    """CSV file with a column ``step``, a column per logged name, and a row per call of `log`. Each row is written at
-    once.
+    """CSV file with a column ``step``, a column per logged name, and a row per call of `log`. Each row is written to
+    the file immediately.
 
     An existing file is replaced when the first row is written. If `go_on` was called before the first row, the existing
     rows up to the step given to `go_on` are kept. A name that is logged for the first time gets a new column at the
@@ -90,7 +90,7 @@ class CsvLogger:
         return rows if last == math.inf else list(takewhile(goes_up(last), rows))
 
     def _write_anew(self, rows: list[dict]):
-        """Write ``rows`` under the present columns, and keep the file open for more rows."""
+        """Write the table anew with ``rows``, and keep the file open for further rows."""
         if self._file is not None:
             self._file.close()
         with (

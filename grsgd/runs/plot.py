@@ -181,8 +181,8 @@ def chosen(series: list[Series], panels: Sequence[str]) -> tuple[Rows, list[Bars
 
 
 def _axes_of(quantity: Quantity, over: list[Axis]) -> list[Axis]:
-    """Return the axes of ``over`` over which ``quantity`` is drawn. An axis is left out if its runs lack the quantity,
-    or if the axis itself shows the quantity."""
+    """Return the axes in ``over`` over which curves of ``quantity`` are drawn. An axis is left out if its runs lack the
+    quantity, or if the axis itself shows the quantity."""
     axes = [axis for axis in over if quantity.is_known(axis.series)]
     return [axis for axis in axes if axis.name != quantity.name]
 
@@ -224,7 +224,7 @@ def _draw_curves(figure: SubFigure, series: list[Series], rows: Rows, width: flo
     figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False, fontsize=size)
 
 
-# ---- bars
+# ---- functions that draw bars
 
 
 def _draw_bars(figure: SubFigure, series: list[Series], drawn: list[Bars]) -> None:
@@ -247,7 +247,7 @@ def _name_rows(axes: Axes, series: list[Series]) -> None:
     axes.set_ylim(middle + half, middle - half)
 
 
-# ---- text
+# ---- functions for texts in figures
 
 
 def _plain(text: str) -> str:

@@ -51,12 +51,13 @@ def report(
     """Return a table of the runs in the files ``paths``, with one row per run in the given order, and a legend below
     the table.
 
-    With ``group`` runs that differ only in the seed share a row. "median" or True shows the median, with the least and
-    greatest value in brackets. "mean" shows the mean and half of its 95 % interval. ``form`` is one of ``FORMATS``;
-    "text" is for terminals, "csv" and "json" have unrounded numbers. ``wanted`` has the names of the columns; by
-    default the columns are chosen by the content of the runs. With ``everything`` and "text", columns that do not fit
-    into ``width`` characters follow in further tables. ``skip`` is called with the error of each file that cannot be
-    read.
+    If ``group`` is given, runs that differ only in the seed share a row. If ``group`` is "median" or True, a shared row
+    shows the median, with the least and greatest value in brackets. If ``group`` is "mean", a shared row shows the mean
+    and half of its 95 % interval. ``form`` is one of ``FORMATS``; "text" is for terminals, "csv" and "json" have
+    unrounded numbers. ``wanted`` has the names of the columns; by default the columns are chosen by the content of the
+    runs. If
+    ``everything`` is True and ``form`` is "text", columns that do not fit into ``width`` characters follow in further
+    tables. ``skip`` is called with the error of each file that cannot be read.
 
     For a single file, and without ``wanted``, text and Markdown have two more tables: a table of the ranks, and a table
     of the busiest cables of a simulated network. Raises RunFileError for a file that ``load_run`` refuses, and
@@ -86,7 +87,7 @@ def report(
     return "\n\n".join(parts)
 
 
-# ---- for terminals
+# ---- functions for reports on terminals
 
 
 def _text(
@@ -245,7 +246,7 @@ def _median(runs: list[Run], value: Callable[[Run], float]) -> float:
     return float(np.median([value(run) for run in runs]))
 
 
-# ---- for programs
+# ---- functions for CSV and JSON, which programs read
 
 FACTS = (
     *("algorithm", "label", "ranks", "seed", "clock", "dataset", "model", "batch_size"),
@@ -262,8 +263,8 @@ def _records(
     spread: Spread | Literal[False],
 ) -> list[dict]:
     """Return a list with a dictionary per table row, for CSV and JSON. All dictionaries have equal keys. Numbers are
-    not rounded, and unknown numbers are None. ``spread`` summarises the runs of a row. ``spread`` is False if each row
-    is one run."""
+    not rounded, and unknown numbers are None. ``spread`` is the object that summarises the runs which share a row.
+    ``spread`` is False if each row is one run."""
     runs = [run for row in rows for run in row]
     columns = [column for column in available.all_columns(runs).values() if column.name != "data"]
     keys = [Key(key) for key in differing([row[0] for row in rows])]

@@ -348,7 +348,7 @@ def _section(group: str, given: dict, sizes: dict[str, int]) -> dict[str, np.nda
 
 def _check_shape(name: str, shape: tuple[int, ...], axes: tuple[str, ...], sizes: dict[str, int]) -> None:
     """Raise ValueError if ``shape``, the shape of a dataset, does not fit the sizes of the dataset's axes. The first
-    dataset with an axis sets the axis's size, and later datasets must have an equal size."""
+    dataset with an axis of some name sets the size of this axis, and later datasets must have the same size."""
     if len(shape) == len(axes):
         expected = tuple(sizes.setdefault(axis, size) for axis, size in zip(axes, shape, strict=True))
         if shape == expected:

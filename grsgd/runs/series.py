@@ -16,7 +16,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*", "h", "d")
 
 
 def style(index: int) -> dict:
-    """Return the matplotlib style of curve number ``index``. Dozens of curves have different styles."""
+    """Return the matplotlib style of curve number ``index``. The styles of dozens of curves differ."""
     return {
         "color": COLOURS[index % len(COLOURS)],
         "linestyle": LINES[(index + index // len(COLOURS)) % len(LINES)],

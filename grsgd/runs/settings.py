@@ -24,7 +24,7 @@ OF_LOOPS = {
     "config.epochs": "train.epochs",
     "config.steps": "train.steps",
 }
-"""Dictionary from the key under which a recorded user's own loop stores a value to the configuration key with an equal
+"""Dictionary from a key under which a recorded loop of a user stores a setting to the configuration key with the same
 meaning."""
 WHERE = ("network", "compute", "device")
 """Attributes of a run file about the machine on which a run took place. `settings` treats these attributes as

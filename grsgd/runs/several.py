@@ -26,8 +26,8 @@ def load_runs(
 ) -> tuple[list[str | os.PathLike], list[Run]]:
     """Read the run files ``paths``. Return the paths of the readable files, and the runs in these files.
 
-    A file with the same content as an earlier file is left out, with a line on stderr, because a copy is not another
-    run.
+    A file with the same content as an earlier file is left out, because a copy is not another run; a line on stderr
+    says so.
 
     ``skip`` is called with the error of each file that cannot be read. Without ``skip`` the error, a RunFileError, is
     raised. If no file can be read, the last error is raised even with ``skip``.
@@ -66,10 +66,10 @@ def _digest(path: str | os.PathLike) -> bytes:
 
 def names(paths: Sequence[str | os.PathLike], runs: Sequence[Run], short: bool = False) -> list[str]:
     """Return a name for each run: label, number of ranks and clock. Equal names are extended by the keys in which the
-    runs' configurations differ. Names that are still equal are extended by the seed or the file.
+    runs' configurations differ. Names that are still equal are extended by the seed or the path of the run file.
 
-    With ``short`` the number of ranks is left out if it is equal for all runs. The clock is left out if it is equal for
-    all runs.
+    With ``short`` the number of ranks is left out if it is equal for all runs. With ``short`` the clock is left out if
+    it is equal for all runs.
     """
     same_ranks = short and len({run.attributes["ranks"] for run in runs}) == 1
     same_clock = short and len({_clock(run) for run in runs}) == 1

@@ -23,7 +23,7 @@ class MedianAndRange:
     note = "median (least–greatest)"
 
     def text(self, values: Values, text: Callable[[float], str]) -> str:
-        """Return the summary of ``values`` as text. ``text`` formats one number."""
+        """Return the summary of ``values`` as text. ``text`` is the function that formats one number."""
         return median_and_range([value for _, value in values], text)
 
     def numbers(self, values: Values) -> dict[str, float | None]:
@@ -44,7 +44,7 @@ class MeanAndInterval:
     note = "mean ± half of its 95 % interval, by Student's t over the seeds"
 
     def text(self, values: Values, text: Callable[[float], str]) -> str:
-        """Return the summary of ``values`` as text. ``text`` formats one number."""
+        """Return the summary of ``values`` as text. ``text`` is the function that formats one number."""
         of_seeds = by_seed(values)
         if not of_seeds:
             return UNKNOWN

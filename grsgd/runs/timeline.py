@@ -32,8 +32,8 @@ class Span(NamedTuple):
     """Activity of a rank, such as computing or a message, from ``begin`` to ``end``, in seconds since training began.
 
     For a message, ``peer`` is the other rank (None if it is unknown or if there are several). ``nbytes`` is the
-    message's size in bytes, and ``tag`` is its MPI tag. ``message`` identifies the message, and is equal at sender and
-    receiver.
+    message's size in bytes, and ``tag`` is its MPI tag. ``message`` identifies the message, and has the same value at
+    sender and receiver.
     """
 
     track: str
@@ -72,8 +72,8 @@ class Timeline:
         self._zero = zero
 
     def add(self, track: str, name: str, begin: float, end: float, *message):
-        """Record a span from ``begin`` to ``end``, in seconds of ``clock``. ``message`` has the fields peer, nbytes,
-        tag and message of `Span`."""
+        """Record a span from ``begin`` to ``end``, in seconds of ``clock``. ``message`` has the values of the fields
+        peer, nbytes, tag and message of `Span`."""
         if self._zero is None or begin < self._zero:
             return
         if end - begin <= self.shortest and track not in (SEND, RECEIVE):
@@ -84,7 +84,7 @@ class Timeline:
             self.spans.append(Span(track, sys.intern(name), begin - self._zero, end - self._zero, *message))
 
     def kept(self) -> FinishedTimeline:
-        """Return the recorded spans as a `FinishedTimeline`, for `write`."""
+        """Return the recorded spans as a `FinishedTimeline`, which the function `write` takes."""
         return FinishedTimeline(self.rank, list(self.spans), self.left_out)
 
 
@@ -102,8 +102,8 @@ def limit_of(ranks: int) -> int:
 
 
 def write(path: str | os.PathLike, timelines: Iterable[FinishedTimeline], clock: str) -> list[str]:
-    """Write the timelines of all ranks to the file ``path``. After an error no incomplete file is left. ``clock`` is a
-    text for readers of the file that says from which clock the times come.
+    """Write the timelines of all ranks to the file ``path``. If writing fails, no incomplete file is left. ``clock`` is
+    a text for readers of the file that says from which clock the times come.
 
     Return a list with one message if spans are missing, else an empty list. Raises RunFileError if the file cannot be
     written.

@@ -33,8 +33,8 @@ BYTES = 2**30
 """Number of bytes of memory that reading an empty HDF5 file may take, in addition to the memory that the helper process
 already uses."""
 PATIENCE = 600.0
-"""Seconds to wait for the helper process's answer. The helper process may get no processor time, or the file system may
-not answer."""
+"""Seconds to wait for the helper process's answer about a file. The helper process may get no processor time, or the
+file system may not answer."""
 
 _good: set[tuple] = set()
 """Files that could be read, each with its size and the time of its last change when it was read."""
