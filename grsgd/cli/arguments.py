@@ -34,8 +34,8 @@ def path_or_none(text: str | None) -> Path | None:
 
 
 def in_list(words: str) -> list[str]:
-    """Return the list of words in the text ``words``, which are separated by commas. Blanks around each word are
-    removed."""
+    """Return the list of words in the text ``words``, which are separated by commas. Blanks around each of these words
+    are removed."""
     return [word.strip() for word in words.split(",")] if words else []
 
 

@@ -1,5 +1,5 @@
 """Check of a run for the option ``--check``: all inputs that could make the run fail are checked, and the run is
-described. No job is started and no model is trained."""
+described. The option ``--check`` starts no job and trains no model."""
 
 import math
 from contextlib import contextmanager
@@ -56,8 +56,8 @@ def check(config: Config, ranks: int, out: str | None, simulated=None):
     """Check a run of ``config`` on ``ranks`` ranks, and print a description of the run. Raises ConfigError, DataError
     or RunFileError if the run would fail.
 
-    ``simulated`` has the options of ``grsgd simulate``; it is None for a run in real time. This function does not train
-    and does not start MPI. In a job of several ranks only rank 0 prints the description.
+    ``simulated`` has the options of ``grsgd simulate``; it is None for a run in real time. The function `check` trains
+    no model and does not start MPI. In a job of several ranks only rank 0 prints the description.
     """
     if simulated is None:
         config.check_measured()

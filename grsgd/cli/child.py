@@ -51,7 +51,7 @@ def start(arguments: Sequence[str], log: Path | None = None) -> subprocess.Popen
 
 def exit_code_of(returned: int) -> int:
     """Return the exit code of a child process whose returncode in `subprocess` is ``returned``. The exit code is
-    `INTERRUPTED` if Ctrl-C has ended the process."""
+    `INTERRUPTED` if Ctrl-C has ended the child process."""
     return INTERRUPTED if returned in (-signal.SIGINT, INTERRUPTED) else returned
 
 

@@ -7,8 +7,8 @@ from grsgd.errors import UsageError
 
 SHELLS = ("bash", "zsh", "fish")
 FILES, FOLDERS = ("FILE", "FIG", "CONFIG", ".pt", ".h5", ".py"), ("DIR", "FOLDER")
-"""Parts of argparse's metavars. A metavar with a text in `FILES` stands for the path of a file, and a metavar with a
-text in `FOLDERS` for the path of a folder."""
+"""Parts of the metavars (names of arguments in argparse's help) by which paths are recognised. A metavar with a text in
+`FILES` stands for the path of a file, and a metavar with a text in `FOLDERS` for the path of a folder."""
 
 
 def completion(options) -> int:

@@ -1,7 +1,7 @@
 """Functions `grsgd.train` and `grsgd.simulate`, which make one run from Python, for example in a notebook.
 
-Each of the two functions runs a command of ``grsgd`` in a separate process. The calling process starts no MPI, and goes
-on if the run fails.
+Each of the two functions runs a command of ``grsgd`` in a separate process. The process that calls `grsgd.train` starts
+no MPI, and goes on if the run fails.
 """
 
 import re
@@ -152,8 +152,8 @@ def toml_of(value) -> str:
 
 
 def _run(arguments: list[str]) -> tuple[int, str]:
-    """Run ``grsgd`` with ``arguments`` in a separate process. Return the exit code and the output. Pass Ctrl-C on to
-    this separate process."""
+    """Run ``grsgd`` with ``arguments`` in a separate process. Return the exit code and the output of the separate
+    process. Pass Ctrl-C on to the separate process."""
     process = subprocess.Popen(
         [*module("grsgd"), *arguments],
         stdin=subprocess.DEVNULL,

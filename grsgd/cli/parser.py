@@ -375,7 +375,8 @@ def add_models(add):
 
 
 def add_testbed(add):
-    """Add the name and help of the command ``grsgd testbed``. The module `grsgd.testbed` parses its options."""
+    """Add the name and help of the command ``grsgd testbed``. The module `grsgd.testbed` parses the options of ``grsgd
+    testbed``."""
     add.add_parser("testbed", help="run an MPI job over hosts emulated on this machine", add_help=False)
 
 

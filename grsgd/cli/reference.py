@@ -163,7 +163,7 @@ def columns() -> int:
 
 
 def say(lines: list[str]):
-    """Print ``lines``. On a terminal, lines that are too long are wrapped, with an indent."""
+    """Print ``lines``, one below the other. On a terminal, lines that are too long are wrapped, with an indent."""
     for line in lines:
         indent = line[: len(line) - len(line.lstrip())] + "    "
         if sys.stdout.isatty() and len(line) > columns():
@@ -172,8 +172,8 @@ def say(lines: list[str]):
 
 
 def print_table(rows: list[tuple], headers: list[str], flexible: int):
-    """Print a table. If the table is wider than the output, column number ``flexible``, counted from 0, is made
-    narrower."""
+    """Print a table with the titles ``headers`` above its columns. If the table is wider than the output, column number
+    ``flexible``, counted from 0, is made narrower."""
     from tabulate import tabulate
 
     widths = [max(len(str(row[k])) for row in [headers, *rows]) for k in range(len(headers))]

@@ -43,7 +43,7 @@ class Restarting:
 
     ``options`` are the options of ``grsgd run``. ``of_train`` are the options of ``grsgd train``, or None for a script.
     ``hosts`` are the hosts in the option ``--hosts``. If ``hosts`` is empty, the launcher chooses the hosts of the
-    job's first start. After the loss of a host, such a job runs on nodes of the Slurm allocation.
+    job's first start. After the loss of a host, a job without ``hosts`` runs on nodes of the Slurm allocation.
     """
 
     def __init__(self, options, of_train, ranks: int, hosts: Sequence[Host]):

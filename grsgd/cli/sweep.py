@@ -28,7 +28,7 @@ AUTO = "auto"
 """Value of ``--jobs`` with which the number of cores determines how many runs are made at a time."""
 
 Starter = Callable[[list[str], Path | None], Started]
-"""Type of a function that starts ``grsgd``. The arguments of this function are the list of the arguments of ``grsgd``,
+"""Type of a function that starts ``grsgd`` in a new process. A `Starter` takes the list of the arguments of ``grsgd``,
 and a file for the output (None for the terminal)."""
 
 
@@ -194,8 +194,8 @@ def arguments_of(options: Namespace, changed: Sequence[str]) -> list[str]:
 def where(options: Namespace) -> list[str]:
     """Return texts on the inputs that decide the results of a run in addition to its configuration.
 
-    The texts say whether runs are simulated. Further texts are the options of ``grsgd train`` or ``grsgd simulate``,
-    and the content of files that these options name, such as network files.
+    One of the texts says whether the runs are simulated. Further texts are the options of ``grsgd train`` or ``grsgd
+    simulate``, and the content of files that these options name, such as network files.
     """
     files = [Path(word.rpartition("=")[2]) for word in options.arguments]
     contents = [file.read_text(errors="replace") for file in files if file.suffix == ".toml" and file.is_file()]

@@ -17,9 +17,9 @@ def show(files: Sequence[Path], folder: Path):
     """Print the table of the run files ``files``, write the table to ``folder`` as Markdown and as CSV, and draw a plot
     in ``folder``.
 
-    Runs that differ only in the seed share a row and a curve. The table has the mean over the seeds and its 95 %
-    interval. In the plot, a band shows the range from the least to the greatest value of the runs that differ in the
-    seed. The function does nothing if ``files`` is empty.
+    Runs that differ only in the seed share a row and a curve. The table of a sweep has the mean over the seeds, and the
+    95 % interval of this mean. In the plot, a band shows the range from the least to the greatest value of the runs
+    that differ in the seed. The function does nothing if ``files`` is empty.
     """
     if not files:
         return

@@ -31,8 +31,8 @@ from grsgd.errors import ConfigError
 from grsgd.runs.metric import ACCURACY
 
 ELEMENT_WISE = "adadelta adagrad adam adamax adamw asgd nadam radam rmsprop rprop sgd".split()
-"""Names of optimizers whose update of a model element depends on no other element. With such an optimizer several
-parameter servers can each update a slice of the model."""
+"""Names of optimizers whose update of a model element depends on no other element. With one of the optimizers in
+`ELEMENT_WISE`, several parameter servers can each update a slice of the model."""
 
 
 class Config(Section):
@@ -149,8 +149,8 @@ def load(path: str | Path, overrides: list[str] = ()) -> Config:
 
 
 def parse(content: dict, where: str = "config") -> Config:
-    """Return the configuration whose keys and values are in the nested dictionaries ``content``. Each error message
-    begins with ``where``. Raises ConfigError for a wrong key or value."""
+    """Return the configuration whose keys and values are in the nested dictionaries ``content``. Each error message of
+    the function begins with ``where``. Raises ConfigError for a wrong key or value."""
     check_whole_numbers(content, where)
     try:
         config = Config.model_validate(content)

@@ -12,7 +12,7 @@ from grsgd.runs.ending import STOP_CRITERIA
 
 SHARED_KEYS = {"algorithm": (), "model": (), "data": tuple(Data.model_fields), "task": (), "schedule": ("warmup",)}
 """Dictionary from the name of a section to the keys that are allowed for every value of the section's key ``name``. The
-value of ``name`` decides which further keys are allowed."""
+value of ``name`` decides which further keys are allowed in the section."""
 OF_FILES = (
     *((table, "name") for table in ("algorithm", "model", "data", "task", "optimizer", "schedule")),
     ("algorithm", "topology"),
@@ -78,8 +78,8 @@ def merge_with_base(base: dict, own: dict) -> dict:
 
 
 def without_replaced(base: dict, own: dict) -> dict:
-    """Return ``base`` without the keys that ``own`` makes invalid. These keys are the options of a ``name`` that
-    ``own`` replaces, and the end of training if ``own`` sets an end."""
+    """Return ``base`` without the keys that ``own`` makes invalid. A key becomes invalid if it is an option of a
+    ``name`` that ``own`` replaces, or an end of training while ``own`` sets another end."""
     base = dict(base)
     for name, shared in SHARED_KEYS.items():
         chosen, before = section(own, name).get("name"), section(base, name)
@@ -110,7 +110,8 @@ def section(content: dict, name: str) -> dict:
 
 
 def check_whole_numbers(content, where: str, key: str = ""):
-    """Raise ConfigError for an integer beyond 64 bits. TOML forbids such integers, but Python's reader accepts them."""
+    """Raise ConfigError for an integer beyond 64 bits. TOML forbids integers beyond 64 bits, but Python's TOML reader
+    accepts such integers."""
     if isinstance(content, int) and not -(2**63) <= content < 2**63:
         raise ConfigError(f"{where}: {key} = {content}: whole numbers are from -2^63 to 2^63 - 1")
     for name, value in content.items() if isinstance(content, dict) else ():
@@ -136,8 +137,8 @@ def override(content: dict, settings: list[str]) -> dict:
 
 
 def apply(override: str, content: dict):
-    """Set a value in the nested dictionaries ``content`` by the text ``override`` = ``key=value``. The value is read as
-    TOML. A value that is not valid TOML is taken as a string."""
+    """Set a value in the nested dictionaries ``content`` by the text ``override`` = ``key=value``. The text after "="
+    is read as a TOML value. A value that is not valid TOML is taken as a string."""
     key, equals, value = override.partition("=")
     path = key.strip().split(".")
     if not equals or not all(path):

@@ -16,7 +16,7 @@ class Section(BaseModel):
 
 class Named(Section):
     """Section in which the value of ``name`` decides which further keys are allowed. The algorithm, model or other
-    class with this name checks the further keys."""
+    class that ``name`` names checks the further keys."""
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
     name: str = Field(description="name of the part; it decides which further keys are allowed")
@@ -27,7 +27,7 @@ class Named(Section):
 
 
 def integer_keys(table):
-    """Return ``table``, whose keys are ranks, with the keys as integers. Keys are strings in TOML."""
+    """Return ``table``, whose keys are ranks, with the keys as integers. Keys in a TOML file are strings."""
     if not isinstance(table, dict):
         return table
     return {int(k) if isinstance(k, str) and k.isdecimal() else k: v for k, v in table.items()}

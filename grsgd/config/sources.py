@@ -23,7 +23,8 @@ def sources_of(config: Config) -> dict[str, str | None]:
 
 
 def digests_of(config: Config) -> dict[str, str | None]:
-    """Return the attributes of `sources_of` that are digests. Runs of changed code have other digests."""
+    """Return the attributes of `sources_of` that are digests. Runs whose code has changed have other digests than
+    before the change."""
     return {name: value for name, value in sources_of(config).items() if name.endswith("_sha256")}
 
 

@@ -16,11 +16,11 @@ def in_child(function: Callable, seconds: float, *arguments):
     """Return ``function(*arguments)``, called in a forked child process. Raises the function's exceptions as
     RuntimeError.
 
-    Raises TimeoutError after ``seconds``. After ``seconds`` the child process is killed and left behind, because even a
-    killed process does not end while it waits for a file system. The child process keeps only one file open, the pipe
-    to which it writes the result. A launcher, which waits until its pipes are closed, therefore does not wait for a
-    child process that was left behind. `in_child` must be called before MPI starts, because a fork after the start of
-    MPI is unsafe.
+    Raises TimeoutError if the function does not return within ``seconds``. After ``seconds`` the child process is
+    killed and left behind, because even a killed process does not end while it waits for a file system. The child
+    process keeps only one file open, the pipe to which it writes the result. A launcher, which waits until its pipes
+    are closed, therefore does not wait for a child process that was left behind. `in_child` must be called before MPI
+    starts, because a fork after the start of MPI is unsafe.
     """
     reading, writing = os.pipe()
     child = os.fork()
@@ -50,7 +50,8 @@ def in_child(function: Callable, seconds: float, *arguments):
 
 
 def _answer(writing: int, function: Callable, arguments):
-    """Write the result of ``function(*arguments)``, or its exception, to the pipe, and end this child process."""
+    """Write the result of ``function(*arguments)``, or its exception, to the pipe ``writing``, and end this child
+    process."""
     with suppress(BaseException):
         null = os.open(os.devnull, os.O_RDWR)
         for stream in range(3):

@@ -64,7 +64,7 @@ class Conversation:
 
     def be_measured(self, link: PairRequest):
         """Answer the messages by which the first rank of the pair ``link`` measures the link to this rank. An error on
-        this rank is ignored, because the measuring rank reports it."""
+        this rank is ignored, because the measuring rank reports the error."""
         try:
             links.answer(self.driver, self.comm, link)
         except (WaitTimeout, LostRank):
@@ -80,8 +80,8 @@ class Conversation:
     # ---- methods of rank 0
 
     def gather(self, facts, seconds: float) -> list:
-        """Return the list of the facts of all ranks; to be called on rank 0. The list has None for each rank whose
-        facts have not arrived within ``seconds``."""
+        """Return the list of the facts of all ranks; to be called on rank 0. The returned list has None for each rank
+        whose facts have not arrived within ``seconds``."""
         found = self.post.receive_all(range(1, self.comm.size), min(seconds, self.left()))
         return [facts, *(found.get(rank) for rank in range(1, self.comm.size))]
 

@@ -50,8 +50,8 @@ END_SECONDS = 5.0
 RESERVE_SECONDS = 8.0
 """If the examination must end in fewer seconds than this number, no further measurement begins."""
 MAX_LINES = 4
-"""Largest number of lines that are printed of the error message if the MPI library cannot be loaded. Each line of this
-error message may name a file."""
+"""Largest number of lines that are printed of the error message if the MPI library cannot be loaded. Each line of an
+MPI library's error message may name a file."""
 GROUP = "examination"
 SILENT_REMEDY = (
     "look at the host of the rank: its process has stopped or died, or a firewall or a wrong network interface keeps "
@@ -64,7 +64,7 @@ SLOW_REMEDY = (
     "memory; move the environment to a local disk; `nvidia-smi` shows whether the GPUs answer"
 )
 """Advice to the user if loading torch (`LOADING`) or sending GPU memory (`SENDING_GPU_MEMORY`) does not end in time.
-Both actions import large libraries."""
+Loading torch and sending GPU memory both import large libraries."""
 
 
 class RankFacts(NamedTuple):
@@ -109,8 +109,8 @@ class Examination:
 
     @contextmanager
     def watched(self):
-        """Run the block. If the block does not end within ``self.seconds`` seconds, print the findings and end this
-        process with exit code 1."""
+        """Run the block with a time limit. If the block does not end within ``self.seconds`` seconds, print the
+        findings and end this process with exit code 1."""
         done = threading.Event()
 
         def watch():
@@ -196,7 +196,7 @@ class Examination:
         exit code 1.
 
         ``loading`` is the number of seconds in which this rank has loaded torch. If loading torch took long on this
-        rank, it may take even longer on other ranks.
+        rank, loading may take even longer on other ranks.
         """
         seconds = launch.start_seconds() if os.environ.get("GRSGD_START_SECONDS") else START_SECONDS
         seconds = min(seconds, self.left() / 2)

@@ -45,8 +45,8 @@ def by_ranks(values: Sequence[str]) -> str:
 
 
 def in_text(title: str, findings: Sequence[Finding]) -> str:
-    """Return the findings as text. Each finding is one line below the name of its group. The findings that report
-    faults are repeated at the end with their remedies."""
+    """Return the findings as text. In this text, each finding is one line below the name of its group. The findings
+    that report faults are repeated at the end with their remedies."""
     width = max((len(finding.name) for finding in findings), default=0)
     lines, group = [title], None
     for finding in findings:

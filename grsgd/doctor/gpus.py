@@ -90,8 +90,9 @@ def transfer(mpi, local_rank: int, library_seconds: float) -> str:
     """Measure each way of sending messages in GPU memory. Return a text with the chosen way, and with the time of each
     way or the reason against this way.
 
-    The test of the MPI library's own way runs in separate processes, and may take ``library_seconds`` including their
-    imports. All ranks must call this function. Raises ConfigError if arrays in GPU memory cannot be sent.
+    The test of the MPI library's own way of sending runs in separate processes. The test may take ``library_seconds``,
+    including imports in these processes. All ranks must call this function. Raises ConfigError if arrays in GPU memory
+    cannot be sent.
     """
     from grsgd.comm.backend import MpiBackend
     from grsgd.comm.gpu.select import select_transport

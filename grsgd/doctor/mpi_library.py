@@ -19,7 +19,8 @@ GROUP = "MPI"
 MPIEXEC_SECONDS = 5.0
 """Seconds that ``mpiexec --version`` may take."""
 LIBRARY = re.compile(r"lib(mpi|mpich|mpi_(cray|gnu|intel|nvidia|amd|aocc)\w*)\.so")
-"""Pattern of the file names of MPI libraries. Files with bindings for other languages than C do not match."""
+"""Pattern of the file names of MPI libraries. The names of files with bindings for other languages than C do not
+match."""
 
 
 VERSIONS = {
@@ -157,7 +158,8 @@ def of_another_version(found: MpiFacts, family: str) -> str:
     """Return the remedy if the MPI library and ``mpiexec``, which both belong to ``family``, have different versions;
     "" if the versions are equal.
 
-    Only major and minor versions are compared. Return "" if the version of the library or of ``mpiexec`` is not known.
+    Only the major and minor numbers of the two versions are compared. Return "" if the version of the library or of
+    ``mpiexec`` is not known.
     """
     loaded_, started = (
         pattern.search(text)

@@ -37,7 +37,8 @@ class Post:
         self._sent.append((self.comm.Isend(array, to, tags.EXAMINATION), array))
 
     def receive(self, source: int, seconds: float):
-        """Return the next object that rank ``source`` sends. Raises SilentRank after ``seconds``."""
+        """Return the next object that rank ``source`` sends. Raises SilentRank if no object arrives within
+        ``seconds``."""
         begin = time.perf_counter()
         array = np.zeros(MAX_BYTES, np.uint8)
         message = self.comm.Irecv(array, source, tags.EXAMINATION)

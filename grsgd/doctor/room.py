@@ -17,8 +17,8 @@ MIN_SHARED_BYTES = 256 * 2**20
 """Free bytes of /dev/shm below which messages may not fit. MPI libraries and all-reduces through shared memory write to
 /dev/shm. Docker's default size of /dev/shm is 64 MiB."""
 MIN_LOCKED_BYTES = 2**30
-"""On a host with InfiniBand, a limit of locked memory below this number of bytes is a fault. InfiniBand locks all
-message buffers."""
+"""Limit of locked memory, in bytes. A lower limit is a fault on a host with InfiniBand, which locks all message
+buffers."""
 FILES_PER_RANK, OTHER_FILES = 4, 256
 """Number of open files that a rank may need for each rank of the job, and number of open files for all other
 purposes."""

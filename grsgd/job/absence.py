@@ -10,8 +10,8 @@ from grsgd.job import hosts as places
 from grsgd.job.hosts import Host
 
 LAUNCH_SECONDS = 60.0
-"""Each host should have sent a datagram within this number of seconds after the launch. Hosts that have sent no
-datagram by this time are asked at intervals of this number of seconds."""
+"""Each host should have sent a datagram within this number of seconds after the launch. After `LAUNCH_SECONDS`, hosts
+that have sent no datagram are asked whether they are alive, at intervals of `LAUNCH_SECONDS`."""
 AGAIN_SECONDS = 4.0
 """If a host has not answered in a round of questions, all hosts are asked again after this number of seconds. Between
 two rounds of questions, this process answers the heart processes of other hosts, so that they kill no rank."""
@@ -28,8 +28,8 @@ class Absence:
     Asking hosts may become impossible, for example if a key of ssh is no longer valid. So a round of questions to which
     no host answers has no effect unless ``has_answered`` is True. ``has_answered`` is True if all hosts answered just
     before the launch, and no round of questions has been answered since. A job on a single host asks this host before
-    the launch, because no other host can show that asking is possible. If the single host does not answer, the
-    constructor prints a line on stderr.
+    the launch, because no other host can show that asking is possible. If a job has a single host, and this host does
+    not answer, the constructor prints a line on stderr.
     """
 
     def __init__(self, hosts: Sequence[Host], has_answered: bool, clock: Callable[[], float] = time.monotonic):

@@ -17,8 +17,9 @@ class ForeignLauncher(NamedTuple):
     """A launcher, recognised by the environment variables that it sets for the processes which it starts."""
 
     size: str
-    """Name of the environment variable with the number of processes. For a launcher without such a variable ``size``
-    equals ``number``, because a process number above 0 shows that several processes were started."""
+    """Name of the environment variable with the number of processes. For a launcher that sets no variable with the
+    number of processes, ``size`` equals ``number``, because a process number above 0 shows that several processes were
+    started."""
     number: str
     """Name of the environment variable with the number of this process, counted from 0."""
     name: str
@@ -109,8 +110,7 @@ def unconnected(ranks: int, environment: Mapping[str, str]) -> ForeignLauncher |
         for launcher in FOREIGN_LAUNCHERS
         if launcher.started(environment) > ranks and not (launcher.starts_jobs and is_job_of_its_own)
     ]
-    # srun, Flux and PALS also set the variables of PMI, by which mpiexec is recognised, so a batch system's launcher is
-    # chosen
+    # srun, Flux and PALS also set the variables of PMI, by which mpiexec is recognised, so batch systems come first
     return next((launcher for launcher in found if launcher.starts_jobs), found[0] if found else None)
 
 

@@ -14,10 +14,11 @@ from grsgd.runs.timeline import FinishedTimeline
 from grsgd.training.record import RankMeasurements
 
 PROGRAM = "grsgd.simulator.late_evaluation"
-"""Name of the module that the evaluating process runs. The ranks do not import the evaluating process's module."""
+"""Name of the module that the evaluating process runs. Only the evaluating process imports the module
+`PROGRAM`; the ranks do not."""
 LENGTH_BYTES = 8
-"""Number of bytes that encode the length of a note (the measurements of a rank). The length is written before the
-note."""
+"""Number of bytes that encode the length of a note (the measurements of a rank). The length of a note is written before
+the note itself."""
 
 
 class HandoverTask(NamedTuple):

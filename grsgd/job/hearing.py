@@ -58,8 +58,8 @@ class Hearing:
         self.clock, self.fences = clock, fences
         self.absent = absent
         """Function that returns the names of newly lost hosts from which no datagram has arrived, such as
-        `Absence.look`. The argument of this function is the collection of hosts from which datagrams have arrived.
-        `Hearing.look` calls this function each time."""
+        `Absence.look`. The argument of the function `absent` is the collection of hosts from which datagrams have
+        arrived. `Hearing.look` calls the function `absent` each time."""
         self.key = secrets.token_hex(8)
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.socket.bind(("", 0))
@@ -94,7 +94,7 @@ class Hearing:
 
     def look(self) -> list[str]:
         """Receive and answer the datagrams that have arrived. Return the names of hosts whose loss was noticed in this
-        call. This method is called again and again while the launcher of the job runs."""
+        call. `look` is called again and again while the launcher of the job runs."""
         lost = self._hear()
         absent = [host for host in self.absent(self.hosts) if host not in self.lost]
         self._lose(absent)

@@ -38,10 +38,10 @@ MPI_INIT_GRACE_SECONDS = 1.0
 other. Open MPI 5 crashes in a rank that receives a message before the rank has left MPI_Init (open-mpi/ompi#12495)."""
 
 BROADCASTS = ("OMPI_MCA_coll_libnbc_ibcast_algorithm", "1")
-"""Parameter of Open MPI, and its value, by which the root of a broadcast sends directly to each rank. Without this
-parameter, ranks forward a broadcast's messages in jobs of more than four ranks. In grsgd's algorithms all ranks
-broadcast at the same time, so forwarding would relieve no link. A rank that must forward messages may also be busy with
-computing. On eight hosts, each limited to an eighth of a core, a step of ``ssgd`` took 1.5 times as long with
+"""Parameter of Open MPI, and its value, by which the root of a broadcast sends directly to each rank. Without the
+parameter `BROADCASTS`, ranks forward a broadcast's messages in jobs of more than four ranks. In grsgd's algorithms all
+ranks broadcast at the same time, so forwarding would relieve no link. A rank that must forward messages may also be
+busy with computing. On eight hosts, each limited to an eighth of a core, a step of ``ssgd`` took 1.5 times as long with
 forwarding."""
 
 
@@ -323,8 +323,8 @@ def is_complete(request, mpi) -> bool:
 
 @contextmanager
 def collective_setup(mpi, seconds: float = 600.0):
-    """Run the block, a part of the set-up, on all ranks. The block must succeed on all ranks. If the block raises
-    UsageError on any rank, all ranks raise SetupError.
+    """Run the block, a part of the set-up, on all ranks. The block of `collective_setup` must succeed on all ranks. If
+    the block raises UsageError on any rank, all ranks raise SetupError.
 
     The SetupError has the message of the lowest rank that failed, and names the failed rank unless all ranks failed.
     Raises WaitTimeout if a rank does not reach the end of the block.

@@ -64,9 +64,9 @@ def find(mpi, memory: HostFolder, folder: Path, timeout: float, ranks: int, leas
 
 
 def _undamaged(mpi, memory: HostFolder, told: list[list[Header]], which: tuple, timeout: float) -> list[set[int]]:
-    """Return one set per process. The set has the ranks whose states in a checkpoint were found undamaged on the
-    process's host. The processes of a host share the checks, so each state on the host is in the set of only one
-    process."""
+    """Return one set of ranks per process. The set of a process has the ranks whose states in a checkpoint were found
+    undamaged on the process's host. The processes of a host share the checks, so each state on the host is in the set
+    of only one process."""
     here = [process for process, host in enumerate(memory.hosts) if host == memory.hosts[mpi.rank]]
     own = sorted(header.rank for header in told[here[0]] if (header.samples, header.id) == which)
     undamaged = set()

@@ -36,8 +36,8 @@ def has_ended(pid: int) -> bool:
 
 
 def other_hosts(processes: list[tuple[str, int]], rank: int, ranks: Collection[int]) -> dict[str, list[int]]:
-    """Return a dictionary from host name to the host's ranks. The dictionary has only hosts all of whose ranks are in
-    ``ranks``. The host of the rank ``rank`` is not in the dictionary."""
+    """Return a dictionary from host name to the host's ranks. The returned dictionary has only hosts all of whose ranks
+    are in ``ranks``. The host of the rank ``rank`` is not in the returned dictionary."""
     places: dict[str, list[int]] = {}
     for other, (place, _) in enumerate(processes):
         places.setdefault(place, []).append(other)

@@ -52,7 +52,7 @@ class ProgressLine:
     name
         Text at the beginning of the line on the terminal. The attribute ``name`` may be changed.
     is_shown
-        Whether this process shows the line. Only one rank of a job shows the line.
+        Whether this process shows the line. Only one rank of a job shows the progress line.
     """
 
     def __init__(self, name: str = "grsgd", is_shown: bool = True):

@@ -178,7 +178,7 @@ class Rescue:
 
     def _told(self, seconds: float) -> bool:
         """Return whether another rank reports a failure within ``seconds``. Each rank waits for ``seconds`` before it
-        prints. So only one rank prints the reason if all ranks fail with the same error."""
+        prints an error. So only one rank prints the error if all ranks fail with the same error."""
         deadline = time.perf_counter() + seconds
         while not self.stop_signal.failed and time.perf_counter() < deadline:
             with suppress(Stopped, RuntimeError):

@@ -48,9 +48,9 @@ class Resumed:
     ``ranks`` is the number of ranks of the job that took the checkpoint. ``state`` is this rank's state, or rank 0's
     state if the number of ranks has changed. ``model`` has parameters and buffers, averaged over all ranks. ``model``
     is None on other ranks than rank 0, and if the number of ranks has not changed. ``config`` is the checkpoint's
-    configuration, as TOML. ``reached`` has the number of samples and the seconds that the run had reached. These
-    numbers are the largest that any rank knew. ``weights`` is the sum of all ranks' weights in the average of the
-    models, if the number of ranks has not changed. ``memory`` is the folder in the memory of this host if the
+    configuration, as TOML. ``reached`` has the number of samples and the seconds that the run had reached. The numbers
+    in ``reached`` are the largest that any rank knew. ``weights`` is the sum of all ranks' weights in the average of
+    the models, if the number of ranks has not changed. ``memory`` is the folder in the memory of this host if the
     checkpoint was read from memory, else None. The model snapshots of the accuracy curve are always in ``folder``. For
     a checkpoint in memory, ``on_disk`` is the number of samples at the newest whole checkpoint in ``folder``, or 0.
     """

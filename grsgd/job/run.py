@@ -162,7 +162,7 @@ def while_evaluating(job: Prepared, remaining, of_run: str, reason: str):
 
 
 def leave_early(mpi, line: str):
-    """End this process from the thread that handles signals. Rank 0 prints ``line`` before its end."""
+    """End this process from the thread that handles signals. Rank 0 prints ``line`` before it ends."""
     if mpi.rank == 0:
         say(line)
     time.sleep(PASSING_ON_SECONDS)

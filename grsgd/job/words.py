@@ -2,9 +2,9 @@
 exit code does not always show whether the run is complete.
 
 With ``--with-ft ulfm`` Open MPI's launcher returns 0 after a job whose processes were killed, or whose host has died.
-So `grsgd run` and `grsgd testbed` give the ranks a folder for word files. Each rank writes a word file, named by a
-fixed word and the rank, into this folder when it begins and when it ends. The rank that saves a run writes another word
-file when the run file is complete.
+So `grsgd run` and `grsgd testbed` give the ranks a folder for word files. Each rank writes a word file into this folder
+when the rank begins and when the rank ends. The name of a word file is a fixed word and the rank's number. The rank
+that saves a run writes another word file when the run file is complete.
 """
 
 import atexit

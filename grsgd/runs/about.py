@@ -3,8 +3,8 @@ grsgd."""
 
 GROUP = "about"
 """HDF5 group that describes the attributes of a run file's root. For each attribute of the root, the group has an
-attribute of the same name. The value of an attribute of this group is a text on the meaning and unit of the root's
-attribute."""
+attribute of the same name. Each attribute of the group ``about`` is a text on the meaning and unit of the root's
+attribute with the same name."""
 
 _CODE = {
     "algorithm": "the algorithm, if its file is outside of the package",

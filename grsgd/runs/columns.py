@@ -241,8 +241,8 @@ def all_columns(runs: Sequence[Run]) -> dict[str, AnyColumn]:
 
 
 def _to_target(runs: Sequence[Run]) -> Column:
-    """Return the column of the time to the target. The title names the target's value if all runs have an equal
-    target."""
+    """Return the column of the time to the target. The column's title names the target's value if all runs have an
+    equal target."""
     targets = {(metric_of(run), target_of(run)) for run in runs}
     title = "to target [s]"
     if len(targets) == 1 and known_values([target for _, target in targets]):
@@ -252,8 +252,8 @@ def _to_target(runs: Sequence[Run]) -> Column:
 
 
 def _own(runs: Sequence[Run], taken: Container[str]) -> list[Column]:
-    """Return a column for each name under which users' own loops have logged values. Each column has the value that a
-    loop has logged last."""
+    """Return a column for each name under which users' own loops have logged values. A column of logged values has the
+    value that a loop has logged last."""
     logged = [name for run in runs for name in run.curve if name not in LAYOUT["curve"].keys() | columns_of(run)]
     names = {name: f"{name}_logged" if name in taken else name for name in [*dict.fromkeys(logged)][:MAX_OWN]}
     return [
@@ -263,8 +263,9 @@ def _own(runs: Sequence[Run], taken: Container[str]) -> list[Column]:
 
 
 def _of_metric(metric: Metric, runs: Sequence[Run]) -> list[Column]:
-    """Return the columns with the final and the best value of ``metric``. Runs with another metric have no value in
-    these columns. The columns' names contain the metric's name unless ``metric`` is the metric of the first run."""
+    """Return the columns with the final and the best value of ``metric``. Runs with another metric than ``metric`` have
+    no value in the returned columns. The columns' names contain the metric's name unless ``metric`` is the metric of
+    the first run."""
     every = metrics_of(runs)
     first, alone = metric == metric_of(runs[0]), every == [ACCURACY]
     alike = [other for other in every if other.name == metric.name]

@@ -80,8 +80,8 @@ def time_axes(series: list[Series]) -> list[Axis]:
 
 
 def by_clock(series: list[Series]) -> list[list[Series]]:
-    """Return a list of two lists: the series of runs in real time, and the series of simulated runs. An empty one of
-    these lists is left out."""
+    """Return a list of two lists: the series of runs in real time, and the series of simulated runs. An empty list of
+    series is left out."""
     both = [[one for one in series if is_virtual(one.runs[0]) is virtual] for virtual in (False, True)]
     return [alike for alike in both if alike]
 

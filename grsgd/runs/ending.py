@@ -7,7 +7,7 @@ from grsgd.text import printable
 
 STOP_CRITERIA = ("epochs", "steps", "samples", "seconds")
 """Keys of ``[train]`` that say when a run ends. A configuration has exactly one key of `STOP_CRITERIA`. If a run
-reaches the end that such a key sets, the recorded reason is the key's name."""
+reaches the end that a key of `STOP_CRITERIA` sets, the recorded reason is the key's name."""
 
 END_OF_LOOP = "end of the loop"
 """Reason of the end of a run if a user's own training loop came to its end."""
@@ -20,8 +20,8 @@ NON_FINITE_LOSS = "non-finite loss"
 """Beginning of the text that is recorded as the reason of the end of a run that diverged."""
 INTERRUPTED = "interrupted (Ctrl-C)"
 TERMINATED = "terminated (SIGTERM)"
-"""Beginning of the text that is recorded as the reason of the end of a run after SIGTERM. In this text, the names of
-hosts that did not answer may follow."""
+"""Beginning of the text that is recorded as the reason of the end of a run after SIGTERM. After the text `TERMINATED`,
+the reason may name hosts that did not answer."""
 ASKED_TO_END = "interrupted"
 """Reason of the end of a run after SIGUSR1. ``grsgd run`` sends SIGUSR1 to the ranks in place of Ctrl-C and SIGTERM."""
 

@@ -1,5 +1,5 @@
 """Safe reading of an HDF5 file that another user may have written. The file is read into nested dicts, within limits of
-size. Reading opens no other file.
+size. Reading an HDF5 file with `Hdf5Reader` opens no other file.
 
 The HDF5 format can refer to other files by external links and external storage. A file can refer to itself by circular
 links. A file can also describe much data in few bytes, by data that was never written, one group under many names, or
@@ -17,8 +17,8 @@ MAX_BYTES = 64 * 2**20
 """Largest number of bytes of all arrays of a file together. If the file is larger than `MAX_BYTES`, the file's size is
 the limit."""
 MAX_TEXTS = 2**16
-"""Largest number of elements in an array of texts. The number is limited because each text may be as long as the
-file."""
+"""Largest number of elements in an array of texts. The number of texts is limited because each text may be as long as
+the file."""
 
 
 class Hdf5Reader:
@@ -96,8 +96,8 @@ class Hdf5Reader:
         return self._texts(item, path) if h5py.check_string_dtype(item.dtype) else np.asarray(item[()])
 
     def _texts(self, item: h5py.Dataset, path: str) -> np.ndarray:
-        """Return a dataset of texts as an array. The texts are read one by one. In the file many elements may refer to
-        one long text. In the array each element takes the space of the longest text."""
+        """Return a dataset of texts as an array. The texts of the dataset are read one by one. In the file many
+        elements may refer to one long text. In the array each element takes the space of the longest text."""
         texts, longest = np.empty(item.shape, object), 1
         for place in np.ndindex(item.shape):
             texts[place] = item.asstr()[place]

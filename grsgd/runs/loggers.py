@@ -38,7 +38,7 @@ class CsvLogger:
     An existing file is replaced when the first row is written. If `go_on` was called before the first row, the existing
     rows up to the step given to `go_on` are kept. A name that is logged for the first time gets a new column at the
     right, and rows without this name get an empty field. To add a column, the whole table is written to a new file in
-    the folder of the old file. The new file then replaces the old file in one step.
+    the folder of the old file. The new CSV file replaces the old file in one step.
 
     The constructor and `log` raise RunFileError if the file cannot be written.
     """

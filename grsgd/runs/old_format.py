@@ -1,5 +1,5 @@
-"""Conversion of run files of format 1, in which some attributes about the algorithm are missing. The missing attributes
-are derived from the algorithm's options."""
+"""Conversion of run files of format 1, in which some attributes about the algorithm are missing. The attributes that
+are missing in format 1 are derived from the algorithm's options."""
 
 import tomllib
 

@@ -189,7 +189,7 @@ def _axes_of(quantity: Quantity, over: list[Axis]) -> list[Axis]:
 
 def _heights(series: list[Series], rows: Rows, drawn: list[Bars], width: float) -> list[float]:
     """Return a list of heights in inches: the height of the curves with their legend, and the height of the bars. If
-    the figure has no curves or no bars, the list has no height for them."""
+    the figure has no curves or no bars, the returned list has only one height."""
     per_row = 0.25 + 0.15 * _lines(series, 30) if len(series) <= MANY else 0.15 + 0.12 * _lines(series, 45)
     bars_height = (1.7 if len(drawn) > 2 else 1.2) + per_row * _bar_rows(series)
     entries = [_wrapped(one.name, 60) for one in series] + [""] * 3

@@ -29,8 +29,8 @@ from grsgd.text import printable
 class Run:
     """Content of a run file: a training run of n ranks with s snapshots.
 
-    - ``attributes``: values of type str, int, float or bool, or lists of such values, by name. The names in
-      ``ATTRIBUTES`` are required. An attribute that is None is not known, and is not written to the file.
+    - ``attributes``: values of type str, int, float or bool, or lists of such values, by name. Attributes whose names
+    are in ``ATTRIBUTES`` are required. An attribute that is None is not known, and is not written to the file.
       ``final_test_accuracy`` (a fraction of 1), or
       ``final_test_`` and the name of the run's metric, is NaN if not known.
     - ``curve``: arrays [s], one value per snapshot: int64 for ``step`` and ``samples``, else float64, with NaN for a

@@ -27,14 +27,14 @@ OF_LOOPS = {
 """Dictionary from a key under which a recorded loop of a user stores a setting to the configuration key with the same
 meaning."""
 WHERE = ("network", "compute", "device")
-"""Attributes of a run file about the machine on which a run took place. `settings` treats these attributes as
+"""Attributes of a run file about the machine on which a run took place. `settings` treats the attributes in `WHERE` as
 configuration keys."""
 
 
 def settings(run: Run) -> dict[str, object]:
     """Return a dictionary from the keys of a run's configuration, in order, to their values, followed by the attributes
-    in `WHERE`. Keys have the form ``SECTION.KEY``. The seed is left out. If the configuration is no valid TOML, return
-    only the attributes in `WHERE`."""
+    in `WHERE`. Keys of the returned dictionary have the form ``SECTION.KEY``. The seed of the run is left out. If the
+    configuration is no valid TOML, return only the attributes in `WHERE`."""
     where = {name: run.attributes[name] for name in WHERE if run.attributes.get(name) not in (None, "meta")}
     try:
         table = tomllib.loads(run.attributes["config"])
