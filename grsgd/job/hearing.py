@@ -38,14 +38,13 @@ class Hearing:
     Parameters
     ----------
     hosts
-        Names of the job's hosts, if they are known. Heart processes send to the addresses of this machine from which
-        these hosts are reached.
+        Names of the job's hosts, if they are known; the argument of `own_addresses`.
     fences
         Whether a heart process that receives no answers kills its rank.
     clock
         Function that returns seconds.
     absent
-        Function that finds lost hosts; see the attribute `absent`.
+        See the attribute `absent`.
     """
 
     def __init__(
