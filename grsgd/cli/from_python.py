@@ -43,7 +43,7 @@ class RunFailed(RuntimeError):
 
 
 def train(config: str | PathLike | Mapping, ranks: int = 1, *, out: str | PathLike | None = None, **options) -> Run:
-    """Train on ``ranks`` new MPI ranks of this machine, and return the run: ``grsgd run -n RANKS CONFIG`` from Python.
+    """Train on ``ranks`` new MPI ranks of this machine, as ``grsgd run -n RANKS CONFIG`` does, and return the run.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ def train(config: str | PathLike | Mapping, ranks: int = 1, *, out: str | PathLi
 
 
 def simulate(config: str | PathLike | Mapping, ranks: int = 4, *, out: str | PathLike | None = None, **options) -> Run:
-    """Train on ``ranks`` ranks in simulated time, and return the run: ``grsgd simulate CONFIG`` from Python.
+    """Train on ``ranks`` ranks in simulated time, as ``grsgd simulate CONFIG`` does, and return the run.
 
     ``config``, ``out`` and the errors have the same meaning as in `train`. ``options`` are the options of ``grsgd
     simulate`` as keyword arguments, such as ``network="switch,1gbit,50us"`` or ``timing_only=True``, and ``changes``.

@@ -21,7 +21,7 @@ class Help(argparse.HelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """Parser that refuses unknown options by a UsageError, with a hint at the nearest option of the command."""
+    """Parser that refuses unknown options by a UsageError, with a hint at the most similar option of the command."""
 
     def parse_args(self, args=None, namespace=None):
         options, unknown = self.parse_known_args(args, namespace)
@@ -30,7 +30,7 @@ class Parser(argparse.ArgumentParser):
         return options
 
     def _hint(self, unknown: str, arguments: list[str]) -> str:
-        """Return a hint at the option that is nearest to the word ``unknown``; an empty text if none is near."""
+        """Return a hint at the option that is most similar to the word ``unknown``; "" if no option is similar."""
         name = unknown.partition("=")[0]
         if name in NUMBERS_OF_RANKS:
             return " (the number of ranks: grsgd run -n RANKS)"

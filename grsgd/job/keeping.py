@@ -77,7 +77,7 @@ def find_resumed(mpi, config: Config, keeping: Keeping, ranks: int) -> tuple[Res
     to use.
 
     In the memory of this host, the states (ranks' parts) of all other checkpoints of this job are removed. Raises
-    SetupError if the run cannot go on from a checkpoint.
+    SetupError if the run must go on from a checkpoint, but cannot.
     """
     timeout, resumed = config.comm.timeout, None
     if keeping.host is not None and restarts.restarts():

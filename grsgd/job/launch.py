@@ -300,8 +300,8 @@ def end_after_failure(mpi, last: bool):
 
 
 def barrier(mpi, seconds: float = 600.0, watch=lambda: None):
-    """Wait until all ranks of ``mpi`` have called this function. Raises WaitTimeout after ``seconds``, LostRank if a
-    rank has died, and the errors of ``watch()``, which is called while this rank waits."""
+    """Wait until all ranks of ``mpi`` have called this function. Raises WaitTimeout after ``seconds``, and LostRank if
+    a rank has died. Errors of ``watch()``, which is called while this rank waits, are raised, too."""
     request, begin = mpi.Ibarrier(), time.perf_counter()
     while not is_complete(request, mpi):
         watch()
@@ -352,8 +352,8 @@ def library() -> str:
 
 
 def wait_for_abort(seconds: float = 3600.0):
-    """Wait for the end of the job, on a rank that the other ranks have excluded. The other ranks end the whole job
-    after their work."""
+    """Wait for the end of the job; to be called on a rank that the other ranks have excluded from the run. The other
+    ranks end the whole job after their work."""
     time.sleep(seconds)
     os._exit(1)
 

@@ -116,7 +116,7 @@ class Rescue:
         lost = sorted(places.ended_ranks(self.processes, self.mpi.rank))
         reason = died(lost) if lost else reason
         if stop:
-            self.stop_signal.request = reason  # the trainer stops after this request, so that this thread gets the core
+            self.stop_signal.request = reason  # make the trainer stop, so that this thread can use the trainer's core
         is_lowest = not set(range(self.mpi.rank)) - set(lost)
         if self.handover is not None:
             self.trainer.on_step = ignore  # from now on the trainer no longer updates the progress line

@@ -34,8 +34,8 @@ OWN_LOOP = "own_loop"
 MAY_CHANGE = ("train", "comm", "device", "stragglers", "faults")
 """Top-level keys of a configuration whose values may change when a run goes on from a checkpoint."""
 MIN_LOST = 1e-6
-"""Limit for a share of the sum of all ranks' model weights. If a checkpoint lacks a larger share than `MIN_LOST` of
-this sum, messages with weights were under way when the checkpoint was taken."""
+"""Smallest share of the sum of all ranks' model weights whose absence from a checkpoint is noticed. If a checkpoint
+lacks a larger share than `MIN_LOST` of this sum, messages with weights were under way when the checkpoint was taken."""
 MOST = 10**15
 """Upper bound of each count, and of each time in seconds, in a checkpoint's state."""
 
@@ -47,12 +47,13 @@ class Resumed:
     ``folder`` is the folder of the checkpoints. ``samples`` is the number of samples of all ranks at this checkpoint.
     ``ranks`` is the number of ranks of the job that took the checkpoint. ``state`` is this rank's state, or rank 0's
     state if the number of ranks has changed. ``model`` has parameters and buffers, averaged over all ranks. ``model``
-    is None on other ranks than rank 0, and if the number of ranks has not changed. ``config`` is the checkpoint's
-    configuration, as TOML. ``reached`` has the number of samples and the seconds that the run had reached. The numbers
-    in ``reached`` are the largest that any rank knew. ``weights`` is the sum of all ranks' weights in the average of
-    the models, if the number of ranks has not changed. ``memory`` is the folder in the memory of this host if the
-    checkpoint was read from memory, else None. The model snapshots of the accuracy curve are always in ``folder``. For
-    a checkpoint in memory, ``on_disk`` is the number of samples at the newest whole checkpoint in ``folder``, or 0.
+    is None on every rank other than rank 0, and on rank 0 if the number of ranks has not changed. ``config`` is the
+    checkpoint's configuration, as TOML. ``reached`` has the number of samples and the seconds that the run had reached.
+    The numbers in ``reached`` are the largest that any rank knew. ``weights`` is the sum of all ranks' weights in the
+    average of the models, if the number of ranks has not changed. ``memory`` is the folder in the memory of this host
+    if the checkpoint was read from memory, else None. The model snapshots of the accuracy curve are always in
+    ``folder``. For a checkpoint in memory, ``on_disk`` is the number of samples at the newest whole checkpoint in
+    ``folder``, or 0.
     """
 
     folder: Path

@@ -47,9 +47,9 @@ def run(
 
     ``start_up`` has the seconds of each phase of the start of this process. If the user has asked for the times of the
     phases, the times are printed before training begins. ``line`` shows the progress; by default no line is shown.
-    ``models`` are the files in which models are saved, by default none. ``timed()`` returns a context in which the
-    ranks train. Data are loaded and accuracies computed outside of the context ``timed()``. ``keeping`` has the options
-    of checkpoints. ``timeline`` is the path of the file of the ranks' activities, by default none.
+    ``models`` are the files in which models are saved, by default none. ``timed()`` returns a context manager, in whose
+    block the ranks train. Data are loaded and accuracies computed outside of the context ``timed()``. ``keeping`` has
+    the options of checkpoints. ``timeline`` is the path of the file of the ranks' activities, by default none.
 
     The function does not return on a rank that the other ranks have excluded. The function returns on no rank if a rank
     has failed during training.

@@ -24,8 +24,8 @@ SIGNS = 4
 
 
 class Silence:
-    """Sender of signs of life to the other processes on this host. The object also kills processes on this host that
-    send no signs of life.
+    """Sender of signs of life to the other processes on this host. A `Silence` object also kills processes on this host
+    that send no signs of life.
 
     Parameters
     ----------

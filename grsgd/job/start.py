@@ -318,7 +318,7 @@ def attend(
         info = signal.sigtimedwait(watched, min(left, LOOK_SECONDS))
         number = None if info is None else info.si_signo
         is_overdue = deadline is not None and time.monotonic() >= deadline
-        # a script may go on after the signal GENTLE
+        # after the signal GENTLE a script may go on, so GENTLE asks only a training to end
         asks = number in ENDING or (number == GENTLE and gently and not ending)
         if asks and hearing is not None:
             hearing.asked = number

@@ -46,8 +46,8 @@ class Column(NamedTuple):
         return spread.text(self.values(runs), self.text)
 
     def data(self, runs: Sequence[Run], spread: Spread) -> dict[str, float | int | None]:
-        """Return numbers for CSV and JSON that summarise this column for ``runs``, as a dictionary. Each key is a
-        suffix that is added to the column's name."""
+        """Return numbers for CSV and JSON that summarise this column for ``runs``, as a dictionary. Each key of the
+        returned dictionary is a suffix that is added to the column's name."""
         plain = _count if self.text in (whole, human_bytes) else or_none
         return {end: plain(value) for end, value in spread.numbers(self.values(runs)).items()}
 
