@@ -65,7 +65,7 @@ def sweep(options: Namespace, load: Callable[[list[str]], Config], starter: Star
     arguments of a run. Raises UsageError for wrong options.
     """
     if wrong := next((word for word in options.arguments if word.partition("=")[0] in OWN), None):
-        raise UsageError(f"{wrong}: not after the configuration: a sweep itself names the files; -n stands before it")
+        raise UsageError(f"{wrong}: not after the configuration: a sweep names its run files, and -n stands before it")
     if wrong := next((word for word in options.arguments if word.partition("=")[0] in ONE_FILE), None):
         raise UsageError(f"{wrong}: names one file or folder, which the runs of a sweep would overwrite")
     jobs = jobs_of(options)

@@ -95,7 +95,7 @@ class Resumed:
         except (tomllib.TOMLDecodeError, RecursionError):
             raise ConfigError(f"{self}: its configuration is not TOML") from None
         if OWN_LOOP in before:
-            raise ConfigError(f"{self}: is a checkpoint of an own loop: go on with its script, or name another folder")
+            raise ConfigError(f"{self}: is a checkpoint of a user's own loop: run its script, or name another folder")
         for key in {**before, **wanted}:
             was, now = before.get(key), wanted.get(key)
             if key == "algorithm" and isinstance(was, dict) and was.get("name") == now["name"]:
