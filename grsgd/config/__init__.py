@@ -141,9 +141,9 @@ def load(path: str | Path, overrides: list[str] = ()) -> Config:
     """Read a TOML file, apply ``key=value`` overrides such as ``"optimizer.lr=0.05"``, and return the checked
     configuration. Raises ConfigError for a file that cannot be read, and for a wrong key or value.
 
-    The key ``base`` of a file names another file, from which missing keys are taken. If a file or an override gives a
-    section another ``name`` than the base file, the section's options in the base file are dropped. If a file or an
-    override sets an end of training in [train], the end of training in the base file is dropped.
+    The key ``base`` of a file names another file, from which missing keys are taken. If a file or an override
+    replaces the ``name`` in a section, the section's options for the old name are dropped. If a file or an override
+    sets an end of training in [train], the end of training that was set before is dropped.
     """
     return parse(override(read(Path(path)), list(overrides)), str(path))
 

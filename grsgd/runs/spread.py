@@ -27,8 +27,8 @@ class MedianAndRange:
         return median_and_range([value for _, value in values], text)
 
     def numbers(self, values: Values) -> dict[str, float | None]:
-        """Return a dictionary with the numbers of the summary. Each key of the returned dictionary
-        is a suffix that is added to the column's name."""
+        """Return a dictionary with the numbers of the summary. Each key of the returned dictionary is a suffix
+        that is added to the column's name."""
         known = known_values([value for _, value in values])
         middle = float(np.median(known)) if known else None
         return {"": middle, "_least": min(known, default=None), "_greatest": max(known, default=None)}
@@ -54,8 +54,8 @@ class MeanAndInterval:
         return shown if known == len(values) else f"{shown}, {known} of {len(values)}"
 
     def numbers(self, values: Values) -> dict[str, float | None]:
-        """Return a dictionary with the numbers of the summary. Each key of the returned dictionary
-        is a suffix that is added to the column's name."""
+        """Return a dictionary with the numbers of the summary. Each key of the returned dictionary is a suffix
+        that is added to the column's name."""
         of_seeds = by_seed(values)
         return {"": fmean(of_seeds) if of_seeds else None, "_half_interval": half_interval(of_seeds)}
 
