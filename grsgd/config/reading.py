@@ -53,8 +53,8 @@ def read(path: Path, derived: tuple[str, ...] = ()) -> dict:
 
 
 def find_beside(path: Path, content: dict):
-    """Replace FILE.py in values ``"FILE.py:NAME"``, such as ``algorithm.name``, by the path of this file in the folder
-    of the configuration, if the file is in this folder.
+    """Complete values ``"FILE.py:NAME"``, such as ``algorithm.name``. FILE.py is replaced by its path in the folder of
+    the configuration, if this folder has FILE.py.
 
     A file in the working directory has precedence over a file in the folder of the configuration.
     """

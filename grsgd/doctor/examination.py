@@ -36,8 +36,8 @@ SECONDS = 28.0
 START_SECONDS = 12.0
 """Seconds that a rank waits in MPI_Init for the other ranks."""
 SLOW_LOADING_SECONDS = 5.0
-"""If loading torch takes this rank longer than this number of seconds, a rank that does not reach MPI_Init in time
-counts as slow, not as silent."""
+"""Number of seconds. If loading torch takes this rank longer, a rank that does not reach MPI_Init in time is reported
+as slow, not as silent."""
 LOAD_SECONDS = 10.0
 """Seconds that loading the MPI library may take."""
 GATHER_SECONDS = 8.0

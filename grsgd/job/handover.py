@@ -88,8 +88,8 @@ class Handover:
             self._notes = -1
 
     def is_possible(self, rank: int, gone: Collection[int] = ()) -> bool:
-        """Return whether a handover is possible: all ranks except ``gone`` are on the host of this rank, whose number
-        is ``rank``, and this host supports files in memory."""
+        """Return whether a handover is possible. All ranks except ``gone`` must be on the host of this rank (number
+        ``rank``), and this host must support files in memory."""
         hosts = {self._processes[other][0] for other in self._left(gone)}
         return self._notes >= 0 and hosts == {self._processes[rank][0]}
 

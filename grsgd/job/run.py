@@ -54,7 +54,7 @@ def run(
     The function does not return on a rank that the other ranks have excluded. The function returns on no rank if a rank
     has failed during training.
 
-    Raises SetupError, on all ranks, for errors in configuration, data or output path; raises SavedElsewhere, on the
+    Raises SetupError, on all ranks, for errors in configuration, data or output path. Raises SavedElsewhere, on the
     rank that saves, if a file could not be written at the end.
     """
     takes_none = partial(takes_no_checkpoint, mpi)
@@ -92,8 +92,8 @@ def run(
 def train(job: Prepared) -> tuple[str, list[RankMeasurements], object, Communicator]:
     """Train on this rank. The function does not return if any rank has failed.
 
-    Return the reason of the end, the measurements of all ranks, an mpi4py communicator of the remaining ranks, and a
-    communicator of the remaining ranks for evaluation.
+    Return (reason of the end, measurements of all ranks, mpi4py communicator of the remaining ranks, communicator of
+    the remaining ranks for evaluation).
     """
     mpi, driver, stop_signal, trainer, rescue = job.mpi, job.driver, job.stop_signal, job.trainer, job.rescue
     evaluation = job.evaluation

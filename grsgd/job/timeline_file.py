@@ -18,8 +18,8 @@ from grsgd.runs.run_file import check_writable
 from grsgd.runs.timeline import FinishedTimeline, Timeline, limit_of, write
 
 SHORTEST = 1e-6
-"""Duration in seconds below which waits and computations are left out of the timeline, because a schedule (a generator)
-always takes some time between two yields."""
+"""Duration in seconds below which waits and computations are left out of the timeline. Even without a wait, a schedule
+(a generator) takes some time between two yields."""
 CLOCK = "wall: ranks of one host have one clock, and clocks of different hosts were set to 0 by a barrier"
 
 

@@ -103,8 +103,8 @@ class Words:
         return f"{ranks_in_words(list(failed))} {'has' if len(failed) == 1 else 'have'} ended with exit code {found}"
 
     def gone_on(self) -> str:
-        """Return the text on where training went on after a restart, as the lowest rank with such a word file has
-        written it; "" if no rank has."""
+        """Return the text that tells where training went on after a restart, from the lowest rank that has written this
+        text; "" if no rank has."""
         ranks = self.ranks(GONE_ON)
         return (self.folder / f"{GONE_ON}-{ranks[0]}").read_text() if ranks else ""
 

@@ -107,8 +107,8 @@ def time_label(series: list[Series]) -> str:
 
 
 def quantities(series: list[Series]) -> list[Quantity]:
-    """Return the quantities to draw if the user names no panels: the metrics, or the training loss if no metric is
-    known, and the values that scripts have logged.
+    """Return the quantities to draw if the user names no panels. These quantities are the metrics (or the training loss
+    if no metric is known), and the values that scripts have logged.
 
     Return only the number of samples if the runs have no other quantity.
     """

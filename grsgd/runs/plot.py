@@ -91,8 +91,8 @@ def plot(
     size
         Width and height in inches. By default the size is chosen by the content.
 
-    Raises RunFileError for a run file that ``load_run`` refuses, for an ``out`` with another suffix or that cannot be
-    written, and for runs without data to draw. Raises UsageError for unknown panels and a wrong number of labels.
+    Raises RunFileError for a run file that ``load_run`` refuses, for runs without data to draw, and for an ``out`` that
+    has another suffix or cannot be written. Raises UsageError for unknown panels and a wrong number of labels.
     """
     suffix = Path(out).suffix.lower() if out is not None else ""
     if out is not None and suffix not in SUFFIXES:

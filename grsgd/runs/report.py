@@ -59,9 +59,9 @@ def report(
     ``everything`` is True and ``form`` is "text", columns that do not fit into ``width`` characters follow in further
     tables. ``skip`` is called with the error of each file that cannot be read.
 
-    For a single file, and without ``wanted``, text and Markdown have two more tables: a table of the ranks, and a table
-    of the busiest cables of a simulated network. Raises RunFileError for a file that ``load_run`` refuses, and
-    UsageError for unknown columns.
+    If ``paths`` has a single file and ``wanted`` is None, text and Markdown have two more tables: a table of the ranks,
+    and a table of the busiest cables of a simulated network. Raises RunFileError for a file that ``load_run`` refuses,
+    and UsageError for unknown columns.
     """
     paths, runs = load_runs(paths, skip)
     groups = by_experiment(runs) if group else [[i] for i in range(len(runs))]

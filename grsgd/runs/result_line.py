@@ -10,8 +10,8 @@ from grsgd.runs.run_file import Run
 FAR_POINTS = 10.0
 """Smallest difference in percentage points by which a final value counts as far worse than the run's best value."""
 FAR_PART = 1 / 3
-"""Smallest difference by which a final value that is not in per cent counts as far worse than the best value, as a
-fraction of the larger value."""
+"""Smallest difference, as a fraction of the larger value, by which a final value counts as far worse than the best
+value. `FAR_PART` applies to metrics that are not in per cent."""
 
 
 def result_line(run: Run) -> str:
@@ -37,8 +37,8 @@ def result_line(run: Run) -> str:
 
 
 def far_below_best(metric: Metric, final: float, best: float) -> list[str]:
-    """Return a list with a text on the difference between the final value and the run's best value; an empty list if
-    the final value is not far worse.
+    """If the final value is far worse than the run's best value, return a list with one text on the difference, else an
+    empty list.
 
     A final value that is far worse than the best value shows that training has become unstable.
     """
