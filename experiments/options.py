@@ -1,4 +1,4 @@
-"""Values of algorithms' options, taken from the options' schema, so that sweeps and random runs need no own lists."""
+"""Functions that list values of algorithms' options from the options' schema, for sweeps and random runs."""
 
 import json
 from dataclasses import replace
@@ -13,22 +13,22 @@ from grsgd.errors import ConfigError
 
 
 def choices(options: type[Options]) -> dict[str, list]:
-    """Return values of every option that are worth a try, by the option's name; the first value is the default.
+    """Return, by name of the option, values of every option that are worth a try; the first value is the default.
 
-    The values are all choices of an option with named choices, or all examples of an option with examples. Any other
-    option has a few numbers from its least value on. Options that are times are left out, so that they keep their
-    default.
+    For an option with named choices, the values are all its choices; for an option with examples, all its examples.
+    For any other option, the values are a few numbers from its least allowed value on. Options that are times are not
+    in the returned dict, so that they keep their default.
     """
     properties = options.model_json_schema()["properties"]
     return {name: _values(schema) for name, schema in properties.items() if not name.endswith(("timeout", "seconds"))}
 
 
 def variants(base: Path, algorithm: str) -> list[tuple[str, ...]]:
-    """Return the overrides that turn one algorithm into its variants, based on the configuration ``base``.
+    """Return the overrides that turn the algorithm ``algorithm`` into its variants, for the configuration ``base``.
 
-    The first variant has no overrides. Each further variant sets a single option to a value that changes the training,
-    according to the algorithm's traits (``grsgd.algorithms.Traits``). Raises ConfigError if the algorithm does not
-    exist.
+    The first variant is the algorithm with its default options and has no overrides. Each further variant sets a
+    single option to a value that changes the algorithm's traits (``grsgd.algorithms.Traits``). Raises ConfigError if
+    grsgd has no algorithm of this name.
     """
     named = f"algorithm.name={json.dumps(algorithm)}"
     plain = config.load(base, [named])
