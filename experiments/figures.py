@@ -66,8 +66,8 @@ def parsed(kind: type, row: Mapping[str, str]) -> tuple:
 def record(path: Path, folder: Path = RECORDED, name: str = "") -> Path:
     """Copy a CSV file to the folder of recorded numbers; return the path of the copy.
 
-    The copy has the name ``name``, or by default the file's own name. Raises UsageError if code with uncommitted
-    changes made some of the file's numbers.
+    The copy of the CSV file has the name ``name``, or by default the file's own name. Raises UsageError if code with
+    uncommitted changes made some of the file's numbers.
     """
     with path.open(newline="") as file:
         commits = {row["commit"] for row in csv.DictReader(file)}

@@ -39,13 +39,13 @@ def variants(base: Path, algorithm: str) -> list[tuple[str, ...]]:
             override = f"algorithm.{name}={json.dumps(value)}"
             try:
                 found.setdefault(_identity(config.load(base, [named, override])), (override,))
-            except ConfigError:  # the value is allowed only together with other options
+            except ConfigError:  # this value needs values of other options
                 continue
     return list(found.values())
 
 
 def _identity(loaded: config.Config):
-    """Return the configuration's traits, except traits that do not affect a run of ``grsgd train`` without faults."""
+    """Return the configuration's traits, without traits that affect no run of ``grsgd train`` without faults."""
     return replace(loaded.traits, tolerates_lost_ranks=False, supports_own_loop=True)
 
 
@@ -66,9 +66,9 @@ def _values(schema: dict[str, Any]) -> list:
 
 
 def _numbers(kind: dict[str, Any], default) -> list[float]:
-    """Return the closed ends of the option's range, and a number within the range.
+    """Return the ends of an option's range that the option may take, and a number within the range.
 
-    The upper end is left out if the default depends on the run, because the option may need small numbers.
+    If the default depends on the run, the upper end is left out, because the option may then need a small number.
     """
     has_default = isinstance(default, float | int)
     least = kind.get("minimum", kind.get("exclusiveMinimum", 0))
@@ -79,12 +79,12 @@ def _numbers(kind: dict[str, Any], default) -> list[float]:
         within = least + (most - least) / (2 if has_default else 10)
     ends = [kind["minimum"]] if "minimum" in kind else []
     ends += [kind["maximum"]] if "maximum" in kind and has_default else []
-    ends += [least + 1] if isinstance(default, int) else []  # for options such as a number of steps without upper end
+    ends += [least + 1] if isinstance(default, int) else []  # for options without upper end, such as a number of steps
     return [float(value) for value in (*ends, within)]
 
 
 def allowed(algorithm: type[Algorithm], options: dict[str, Any], ranks: int) -> bool:
-    """Return whether an algorithm accepts the given options on ``ranks`` ranks."""
+    """Return True if an algorithm accepts the given options on ``ranks`` ranks."""
     try:
         algorithm.check(algorithm.Options(**options), ranks)
     except (ValidationError, ValueError):

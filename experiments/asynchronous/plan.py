@@ -27,7 +27,7 @@ Results = Mapping[StrategyRun, StrategyNumbers]
 def number_of_runs(distributions: int) -> int:
     """Return the number of runs for ``distributions`` distributions of times.
 
-    The number is greater if a method's best learning rate is the least or greatest of `RATES`.
+    More runs are needed if a method's best learning rate is the least or greatest of `RATES`.
     """
     each = len(METHODS) * (len(RATES) * len(TUNING_SEEDS) + len(SEEDS))
     return distributions * (each + 2 * len(FINAL_SEEDS) + 1)

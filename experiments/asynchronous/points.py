@@ -17,7 +17,7 @@ NETWORK = Link("10tbit", latency="1us", nominal=True)
 SECONDS = 0.1
 """Seconds in which a worker without slowdown computes a gradient.
 
-If the seconds are random, ``SECONDS`` is their median.
+If the seconds per gradient are random, ``SECONDS`` is their median.
 """
 
 
@@ -30,7 +30,7 @@ class Distribution(NamedTuple):
     sigma: float = 0.0
     """Standard deviation of the logarithm of a gradient's seconds, which are drawn anew for each gradient.
 
-    With 0, all gradients of a worker take equally long.
+    If ``sigma`` is 0, all gradients of a worker take equally long.
     """
 
     @property
@@ -86,7 +86,8 @@ RATES = (0.2, 0.4, 0.8, 1.6)
 MAX_BEYOND = 3
 """Greatest number of learning rates that are tried beyond `RATES`.
 
-Each is twice or half the last rate, and is tried if the best rate is the least or greatest one.
+A learning rate beyond `RATES` is tried if the best rate is the least or the greatest tried one; it is half the least
+rate or twice the greatest.
 """
 TUNING_SEEDS = (1000, 1001)
 """Seeds of the runs that choose the learning rate of each method."""

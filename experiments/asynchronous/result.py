@@ -29,7 +29,7 @@ class StrategyNumbers(NamedTuple):
     ended: float
     """Simulated seconds at the last snapshot; NaN without snapshots.
 
-    If the run missed the target, this is a lower bound of its seconds to the target.
+    If the run missed the target, ``ended`` is a lower bound of the seconds to the target.
     """
     simulating: float
     """Real seconds that this machine took to simulate the run."""

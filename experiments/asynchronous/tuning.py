@@ -21,7 +21,7 @@ Trials = Mapping[float, Sequence[float]]
 def score(seconds: Sequence[float]) -> float:
     """Return the geometric mean of ``seconds``, one per seed; infinity if the run of a seed missed the target.
 
-    The best learning rate is the one with the least geometric mean.
+    The learning rate with the least geometric mean of the seconds to the target is the best.
     """
     logs = np.log(seconds)
     return math.inf if np.isnan(logs).any() else math.exp(logs.mean())

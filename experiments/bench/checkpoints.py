@@ -32,7 +32,7 @@ A block of steps takes 5 s, and writing a checkpoint of 400 MB takes 1 s to 3 s.
 HIDDEN = [4960, 4960]
 """Widths of the model's layers, which have 25 million parameters (100 MB).
 
-With momentum, a rank keeps 200 MB.
+With momentum, a rank keeps 200 MB for the parameters and their momentum.
 """
 
 

@@ -125,7 +125,7 @@ class TrainerAlone(Trainer):
 class OneEpoch(TrainerCallback):
     """Callback that ends the training when the data loader ends.
 
-    Without it, the Trainer would start a data loader of unknown length anew.
+    Without this callback, the Trainer would start a data loader of unknown length anew.
     """
 
     def on_epoch_end(self, args, state, control, **named):

@@ -62,7 +62,8 @@ def plan_runs(ranks: int, rounds: int) -> Iterator[MediumRun]:
 def in_turn(compared: Sequence, number: int) -> Sequence:
     """Return the methods ``compared`` in the order of round ``number``; every second round has the reverse order.
 
-    Therefore, a machine that becomes slower with time does not slow one method more than another.
+    The reversal of every second round keeps a machine that becomes slower with time from slowing one method more than
+    another.
     """
     return compared[:: -1 if number % 2 else 1]
 

@@ -47,7 +47,7 @@ class Method(NamedTuple):
 def methods(ranks: int) -> list[Method]:
     """Return all methods for ``ranks`` ranks.
 
-    The first method is the reference, and the second method repeats it as a control.
+    The first method in the list is the reference, and the second method repeats the reference as a control.
     """
     half, r = ranks // 2, ranks - 1
     coded = f"cssgd r={r}"

@@ -93,14 +93,20 @@ CNN = Task("CNN", "cssgd/cnn", 0.7, 2, "cssgd-best-cnn", is_long=True, tuning_ep
 
 
 def variants(conditions: Conditions, task: Task) -> list[Task]:
-    """Return the DNN with both outputs (at the small scale with one output), or the CNN; both outputs take equal times.
+    """Return the variants of a task that are trained: the DNN with two kinds of output layer, or the CNN.
+
+    In the smallest experiments, only one of the DNN's two kinds of output layer is trained. The kind of output layer
+    does not affect times.
     """
     return [DNN, SIGMOID] if task is DNN and conditions.scale.file != SMALL else [task]
 
 
 @dataclass(frozen=True)
 class Method:
-    """An algorithm with its options. r: its redundancy; None if it has none. overrides: of its configuration."""
+    """An algorithm with its options.
+
+    r: its redundancy; None for an algorithm without redundancy. overrides: overrides of its configuration.
+    """
 
     name: str
     config: str
