@@ -36,7 +36,7 @@ GOSSIP = {
     "D-PSGD": "lasgd/dpsgd",
 }
 LATER = {"GRSGD": "lasgd/grsgd"}
-"""Gossip algorithm that was published after the LASGD paper."""
+"""A gossip algorithm that was published after the LASGD paper, by name, with its configuration."""
 CONFIGS = {LASGD: "lasgd/lasgd", RING: "lasgd/ring_allreduce", **GOSSIP, **LATER}
 NO_MESSAGES = "lasgd/alone"
 SCENARIOS = {
@@ -63,7 +63,7 @@ ASYNCHRONOUS_GOSSIP = (ADPSGD, "GoSGD")
 
 
 def show_time(found, section):
-    """Write the verdicts on LASGD's time, and on the abstract's statements about earlier methods, into the section."""
+    """Write into the section the verdicts on LASGD's time, and on the paper's statements about earlier methods."""
     times = TIME.show(found, section)
     section.finding(
         "lasgd-speed-up",
@@ -162,7 +162,7 @@ register("lasgd-merge-ablation", "Merge rules side by side", merge_needs, show_m
 # ---- throughput
 
 MIN_EFFICIENCY = 0.9
-"""Least fraction of the speed of ranks that compute alone that counts as near this speed."""
+"""Least speed that counts as near the speed of ranks that only compute, as a fraction of their speed."""
 OF_ALONE = "of the speed of computing alone"
 FREE = "If simulated messages take no processor time, nothing can slow LASGD down, so such cases are no evidence"
 
@@ -232,7 +232,7 @@ register("lasgd-throughput", "Samples per second over ranks and over bandwidth",
 # ---- stragglers
 
 SLOWER = 0.9 * 4
-"""Least factor by which a step is longer if it counts as having the pace of a rank that is 4 times slower."""
+"""Least factor by which a step must be longer to count as having the pace of a rank that is 4 times slower."""
 TWO_STRAGGLERS = Scenario("two ranks 4 times slower", (*STRAGGLER.overrides, "stragglers.slowdown.2=4.0"))
 SENSITIVE = {STRAGGLER: SLOWER, SLOW_HOST: SLOWER, TWO_STRAGGLERS: SLOWER, SLOW_LINKS: 1.25}
 """Least factor, relative to a step of equal ranks that only compute, at which a step counts as sensitive, by scenario.
