@@ -47,8 +47,10 @@ def sgd(parameters):
 
 
 class FlatLoop:
-    """The reference loop. The loss's gradient is scaled by 1/n (n ranks), so that the sum over ranks is a mean without
-    extra work."""
+    """The reference loop: a plain torch loop with one in-place Allreduce of all gradients.
+
+    The loss's gradient is scaled by 1/n (n ranks), so that the sum over ranks is a mean without extra work.
+    """
 
     def __init__(self, mpi, model):
         from mpi4py import MPI
