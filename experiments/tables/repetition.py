@@ -124,9 +124,8 @@ def are_apart(row: dict[str, str]) -> bool:
 def repetition_of(scale: str, results: Path) -> tuple[Repetition, list[dict[str, str]], str]:
     """Return the comparison of the recorded cases with the outcomes in ``results``, and its rows.
 
-    The third returned value has the simulator's errors in the outcomes, as CSV text. The simulator's errors in the
-    outcomes are returned as CSV. Raises ValueError if none of the cases was made anew, or if an outcome is damaged.
-    Raises OSError if the scale has no recorded cases.
+    The third returned value has the simulator's errors in the outcomes, as CSV text. Raises ValueError if none of the
+    cases was made anew, or if an outcome is damaged. Raises OSError if the scale has no recorded cases.
     """
     second = ScaleResult.of(results / scale, list(map(folder, YEARS)))
     with (FOLDER / downloads.CASES).open(newline="", encoding="utf-8") as file:

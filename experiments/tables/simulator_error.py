@@ -223,8 +223,7 @@ def simulator_errors(plan: Plan, target: str, what: str = "times") -> list[Error
             result = sample.of(result, QUANTITIES[what])
         if (middle := result.median()) is not None:
             specs = as_simulated(need).specs(plan.conditions, plan.rates.rate)
-            # the runs with seed 0 identify the training: a run for the steps, and a run for the trajectory if there is
-            # one
+            # the runs with seed 0 identify the training: one for the steps, and possibly one for the trajectory
             first = tuple(spec for spec in specs if "seed=0" in spec.overrides)
             if need.setting.source == MEASURED:
                 measured[type(need), first] = middle, need.setting

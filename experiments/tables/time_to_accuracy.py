@@ -140,7 +140,7 @@ class TimeToAccuracy:
         section.table(caption, ["ranks and links", "time", "against", "samples", "time per sample"], rows)
 
     def cases(self, claim: str, conditions: Conditions, place: Setting, times: Mapping[str, Sample]) -> list[Case]:
-        """Return the cases at one place: the algorithm against the algorithms of the claim, and against controls."""
+        """Return the comparisons of the algorithm at one place (setting), with other algorithms and with controls."""
         ours, *_ = self.configs
         settings = self.of([place], tuple(times))[place]
         kinds = {other: EVIDENCE for other, decides in self.claims.items() if decides == claim}
