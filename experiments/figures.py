@@ -21,7 +21,7 @@ from grsgd.training.description import commit
 RECORDED = ROOT / "docs" / "results" / "numbers"
 """Folder of the CSV files whose numbers the documentation's pages quote."""
 DIRTY = "-dirty"
-"""End of the name of a commit if the code had uncommitted changes, so that it cannot be obtained again."""
+"""End of the name of a commit if the code had uncommitted changes, so that this code cannot be obtained again."""
 ORIGIN = ("commit", "machine", "made")
 """Columns of a CSV file that state where and when the numbers of a row were made."""
 

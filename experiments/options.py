@@ -16,8 +16,8 @@ def choices(options: type[Options]) -> dict[str, list]:
     """Return, by name of the option, values of every option that are worth a try; the first value is the default.
 
     For an option with named choices, the values are all its choices; for an option with examples, all its examples.
-    For any other option, the values are a few numbers from its least allowed value on. Options that are times are not
-    in the returned dict, so that they keep their default.
+    For an option without named choices and examples, the values are a few numbers from its least allowed value on.
+    Options that are times are not in the returned dict, so that they keep their default.
     """
     properties = options.model_json_schema()["properties"]
     return {name: _values(schema) for name, schema in properties.items() if not name.endswith(("timeout", "seconds"))}
@@ -39,7 +39,7 @@ def variants(base: Path, algorithm: str) -> list[tuple[str, ...]]:
             override = f"algorithm.{name}={json.dumps(value)}"
             try:
                 found.setdefault(_identity(config.load(base, [named, override])), (override,))
-            except ConfigError:  # this value needs values of other options
+            except ConfigError:  # the value needs certain values of other options
                 continue
     return list(found.values())
 

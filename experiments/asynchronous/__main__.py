@@ -6,8 +6,8 @@
 In every run, a parameter server has 8 workers. A distribution of times says how long each worker computes a gradient:
 equally long, randomly long, or longer for some workers than for others. The learning rate of each method is tuned on
 each distribution of times, with seeds that are used only for tuning. After tuning, all methods are compared in runs
-with seeds that were not used for tuning. The fastest synchronous and the fastest asynchronous method of this
-comparison are compared once more, with further seeds.
+with seeds that were not used for tuning. The fastest synchronous and the fastest asynchronous method are compared once
+more, with further seeds.
 
 A run whose run file exists is not repeated, so an interrupted experiment continues where it stopped. The program
 writes a figure, two tables, all numbers as CSV, and a verdict on the claim that m-synchronous SGD is optimal up to a

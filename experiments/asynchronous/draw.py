@@ -64,7 +64,7 @@ def seconds_of(found: Sequence[StrategyNumbers]) -> list[float]:
 def overview(results: Results) -> str:
     """Return the table of each method's seconds to the target accuracy and its learning rate.
 
-    The seconds are stated as median and range, in one column per distribution of times.
+    The table states the seconds as median and range, in one column per distribution of times.
     """
     names = list_distributions(results)
     rows = [[method, *(cell(name, method, results) for name in names)] for method in METHODS]

@@ -58,7 +58,7 @@ DISTRIBUTIONS = {
 BASELINE = "bsp"
 """Name of the synchronous method in which the server waits for all workers."""
 CONTROL = "m_sync 8"
-"""Name of the control: the algorithm of the baseline under another strategy, with results that must be equal."""
+"""Name of the control: the baseline's algorithm as another strategy, which must give the same results."""
 SYNCHRONOUS = {
     "m_sync 2": {"strategy": "m_sync", "fastest": 2},
     "m_sync 4": {"strategy": "m_sync", "fastest": 4},
@@ -96,7 +96,7 @@ SEEDS = (0, 1, 2, 3, 4)
 FINAL_SEEDS = tuple(range(100, 112))
 """Seeds of the runs that compare the fastest synchronous and the fastest asynchronous method.
 
-No learning rate and no method was chosen by runs with these seeds.
+No learning rate and no method was chosen by runs with the seeds `FINAL_SEEDS`.
 """
 
 
@@ -127,7 +127,7 @@ def gradients_per_update(method: str) -> int:
 
 
 def bound_gradients(method: str) -> int:
-    """Return the number of gradients in the lower bound (as in ``grsgd bound``) by which a method's time is divided."""
+    """Return the number of gradients whose least possible time (`grsgd bound`) a method's time is divided by."""
     options = METHODS.get(method, {})
     sizes = (options.get(name) for name in ("fastest", "gradients_per_update", "staleness_limit"))
     return next(filter(None, sizes), WORKERS)
@@ -138,7 +138,8 @@ def throughput_ratio(seconds: list[float]) -> float:
 
     ``seconds`` is the fixed time of each worker's gradient, and m is the number of workers at which the most gradients
     are applied per second. In m-synchronous SGD, the m fastest workers apply m gradients in the time that the slowest
-    of these m takes for one. For n workers, the ratio is at most 1 + 1/2 + ... + 1/n, which is less than 1 + ln n.
+    of these m takes for one. For n workers, the ratio of the two rates is at most 1 + 1/2 + ... + 1/n, which is less
+    than 1 + ln n.
     Proof: if h are the workers' times in ascending order and a = max m / h_m, then 1 / h_i is at most a / i.
     """
     ordered = np.sort(seconds)

@@ -23,8 +23,9 @@ class StrategyNumbers(NamedTuple):
     over_optimum: float
     """Seconds of the run per ``bound_gradients`` gradients, divided by the least possible seconds for them.
 
-    The least possible seconds hold for gradients of one model, as in the reports of ``grsgd report``. The ratio is NaN
-    if workers' times are random, and may be below 1 if the gradients belong to different models.
+    The least possible seconds are for gradients of a single model, as in the reports of ``grsgd report``.
+    ``over_optimum`` is NaN if workers' times are random, and may be below 1 if the gradients belong to different
+    models.
     """
     ended: float
     """Simulated seconds at the last snapshot; NaN without snapshots.

@@ -1,6 +1,6 @@
 """Functions that choose a method's learning rate on a distribution of times.
 
-The learning rate with the least time to the target is chosen, in runs with separate seeds.
+The learning rate with the least time to the target is chosen, in runs with seeds that no other run uses.
 """
 
 import math

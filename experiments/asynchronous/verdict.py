@@ -2,8 +2,9 @@
 
 The claim (Begunov, Tyurin 2026, arXiv 2602.03802) is that in many settings, but not in all, m-synchronous SGD is
 optimal up to logarithmic factors. If each worker takes a fixed time per gradient and the noise of gradients dominates,
-this factor is less than 1 + ln n (`experiments.asynchronous.points.throughput_ratio`). This module compares the
-measured ratio of times with 1 + ln n on every distribution of workers' times.
+m-synchronous SGD takes less than 1 + ln n times as long as the optimum
+(`experiments.asynchronous.points.throughput_ratio`). This module compares the measured ratio of times with 1 + ln n on
+every distribution of workers' times.
 """
 
 import math
@@ -54,8 +55,8 @@ class Comparison:
     def ratio(self) -> float:
         """Return the synchronous method's seconds to the target, divided by the asynchronous method's seconds.
 
-        The ratio is the geometric mean over pairs of runs with the same seed. It is NaN if the comparison has no
-        estimate.
+        The ratio is the geometric mean over pairs of runs with the same seed. The ratio is NaN if the comparison has
+        no estimate.
         """
         return math.nan if self.case.estimate is None else 1 - self.case.estimate / 100
 
@@ -110,7 +111,10 @@ def compare(results: Results, distribution: str) -> Comparison | None:
 
 
 def comparisons(results: Results) -> list[Comparison]:
-    """Return the comparisons on all distributions of times, with verdicts corrected for their number."""
+    """Return the comparisons on all distributions of times.
+
+    The verdicts of the comparisons are corrected for the number of comparisons.
+    """
     found = [each for name in DISTRIBUTIONS if (each := compare(results, name)) is not None]
     cases = corrected([each.case for each in found])
     return [replace(each, case=case) for each, case in zip(found, cases, strict=True)]
@@ -175,7 +179,7 @@ def on_asynchrony(found: list[Comparison]) -> str:
 def on_waiting_for_all(results: Results) -> str | None:
     """Return a sentence with the ratio of the baseline's time to the best asynchronous method's time.
 
-    Returns None if no ratio is known. Each time is the median over the seeds `SEEDS`.
+    Returns None if no ratio is known. The compared times are medians over the seeds `SEEDS`.
     """
     ratios = {}
     for distribution in DISTRIBUTIONS:

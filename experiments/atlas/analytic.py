@@ -1,4 +1,4 @@
-"""The formula for the seconds of a step, with a gradient in each step and an exchange in every ``period``-th."""
+"""The formula for the seconds of a step, with a gradient in each step and an exchange in every ``period``-th step."""
 
 from functools import cache
 

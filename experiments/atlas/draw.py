@@ -79,7 +79,7 @@ def draw(results: Results, out: Path):
                 for measured in (False, True):
                     points = [AtlasRun(task, method, period, name, slower, measured) for name in RATES]
                     values = [getattr(results[point], what) if point in results else math.nan for point in points]
-                    dashes = "-" if index < len(COLOURS) else "-."  # colours repeat: there are more methods
+                    dashes = "-" if index < len(COLOURS) else "-."  # there are more methods than colours
                     style = {"marker": MARKERS[index % len(MARKERS)]} if measured else {}
                     style["linestyle"] = "" if measured else dashes
                     label = f"{method}, {period}" if not measured else None

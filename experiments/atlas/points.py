@@ -51,7 +51,7 @@ class AtlasRun(NamedTuple):
     def overrides(self) -> tuple[str, ...]:
         """Return the overrides of the task's configuration.
 
-        A slow host is overridden only in simulated time, because the testbed makes its host slow itself.
+        A slow host needs an override only in simulated time, because the testbed itself makes the host slow.
         """
         found = [f"algorithm.name={json.dumps(self.method)}"]
         if (option := METHODS[self.method]) is not None:
@@ -96,7 +96,7 @@ def simulated_points() -> Iterator[AtlasRun]:
 
 
 def measured_points() -> Iterator[AtlasRun]:
-    """Yield the measured points.
+    """Yield the points (runs) of the atlas that are measured on a testbed.
 
     With one period of exchanges, the language model is measured on every link, and on the link ``RATES[1]`` also with
     a straggler. On the link ``RATES[1]``, the language model is measured with every period of exchanges. The CNN is

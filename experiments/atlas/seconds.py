@@ -9,8 +9,8 @@ SIMULATED_SECONDS = {"gpt": 40.0, "cnn": 12.0}
 AROUND = 20.0
 """Seconds that a measured run takes before and after its training.
 
-Most of these 20 seconds are for evaluations of the model. The 20 seconds include a part of the time in which the
-testbed is made.
+Most of the 20 seconds before and after a training are for evaluations of the model. The 20 seconds include a part of
+the time in which the testbed is made.
 """
 
 

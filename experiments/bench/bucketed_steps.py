@@ -4,7 +4,7 @@ share hidden = 1 - (step - step alone) / all-reduce, in which "step alone" is th
 pass and update on a rank that sends nothing. An all-reduce can be hidden only behind a backward pass. The batch size
 is therefore chosen so that the backward pass takes about twice as long as the all-reduce. In table rows named
 "elsewhere", as in `experiments.bench.overlap`, the benchmark pretends that another processor computes the backward
-pass. In these rows, this processor sleeps until each gradient is due.
+pass. In rows named "elsewhere", this processor sleeps until each gradient is due.
 """
 
 import copy

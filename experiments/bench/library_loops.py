@@ -72,7 +72,7 @@ def by_lightning(new_model, way: str, loader):
     trainer = lightning.Trainer(
         accelerator="cpu", devices=devices, strategy=strategy, enable_checkpointing=False, **quiet
     )
-    if way == "grsgd":  # users of GrsgdStrategy have no process group, without which Lightning skips this broadcast
+    if way == "grsgd":  # users of GrsgdStrategy have no process group, without which Lightning skips the broadcast
         trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None
     trainer.fit(Language(new_model()), loader)
 

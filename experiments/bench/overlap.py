@@ -1,10 +1,12 @@
 """Benchmark of how much of an all-reduce's time is hidden behind a backward pass that runs at the same time.
 
-share hidden = 1 - (together - backward) / all-reduce: 1 if the all-reduce costs no time, 0 if it might as well run
-afterwards. If ranks outnumber free cores, only waiting can hide, because adding the arrays takes core time in any case.
-Therefore, a second kind of backward pass is measured, which another processor computes, such as a GPU. This processor
-only waits for the other processor. The last table has whole training steps, with and without buckets of the gradient
-(`experiments.bench.bucketed_steps`). ``--steps`` measures only whole steps. To measure over a link::
+share hidden = 1 - (together - backward) / all-reduce, in which "together" is the time of both at once. The share hidden
+is 1 if the all-reduce costs no time, and 0 if the all-reduce might as well run after the backward pass. If ranks
+outnumber free cores, only the waiting of an all-reduce can be hidden, because its additions take core time in any case.
+The benchmark therefore also measures a second kind of backward pass, which pretends that another processor computes,
+such as a GPU. In the second kind of backward pass, this processor only waits. The last table has whole training steps,
+with and without buckets of the gradient (`experiments.bench.bucketed_steps`). The option ``--steps`` measures only
+whole training steps. The benchmark runs over a link between emulated hosts by::
 
     grsgd testbed --hosts 2 --rate 1gbit -- -n 2 -x PYTHONPATH python -m mpi4py -m experiments.bench.overlap
 """
@@ -63,7 +65,7 @@ class Elsewhere:
 PASSES = {"here": (Backward, SIZES, ROUNDS), "elsewhere": (Elsewhere, SIZES[-1:], 9)}
 """Classes of backward passes by name, each with sizes of the all-reduce's arrays in MiB and the number of rounds.
 
-For "elsewhere", only the largest array is measured, because the time of this backward pass varies by milliseconds.
+For the backward pass "elsewhere", only the largest array is measured, because its time varies by milliseconds.
 """
 
 

@@ -42,7 +42,7 @@ class Neighbour:
         self.shared, self.theirs = Flat.of(rows[comm.rank, :size]), Flat.of(rows[self.source, :size])
 
     def update(self, number: int, is_shared: bool):
-        """Set the model in one of the memories, so that the cache holds the model that will be exchanged."""
+        """Set the model in private or shared memory, so that the cache holds the model that will be exchanged."""
         flat = self.shared if is_shared else self.own
         flat.tensor.fill_(number + self.comm.rank)
 
@@ -105,7 +105,7 @@ def main():
 
 
 def take_turns(mpi, driver: MpiDriver, neighbour: Neighbour, rounds: int) -> dict[str, np.ndarray]:
-    """Return the seconds of the slowest rank, by name and round.
+    """Return the seconds of the slowest rank, by name of the way and by round.
 
     Raises RuntimeError if a rank has received a wrong model.
     """

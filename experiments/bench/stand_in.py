@@ -38,7 +38,7 @@ def main():
 def algorithms() -> list[str]:
     """Return the names of the algorithms that are timed.
 
-    These algorithms send in the background, and each rank computes one gradient per step.
+    The timed algorithms send in the background, and each of their ranks computes one gradient per step.
     """
     traits = {name: cls.traits for name, cls in sorted(ALGORITHMS.items())}
     return [name for name, its in traits.items() if its.in_background and not its.decides_who_computes]

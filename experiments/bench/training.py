@@ -1,8 +1,8 @@
 """Benchmark of training steps per second: every algorithm of grsgd in a user's loop, and common alternatives.
 
 The reference is a plain torch loop with one in-place Allreduce of a flat array of all gradients. All compared loops
-train the same model on the same batches with the same torch optimizer and one thread per rank. They take turns with
-the reference.
+train the same model on the same batches with the same torch optimizer and one thread per rank. All compared loops take
+turns with the reference loop.
 """
 
 from functools import partial

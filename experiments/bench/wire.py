@@ -1,9 +1,9 @@
 """Benchmark of all-reduces between emulated hosts (needs root), relative to the rate of the links.
 
-The bound is the time of a bandwidth-optimal all-reduce on links of the given rate. In each direction of a link, such
-an all-reduce of n ranks carries 2(n-1)/n of the array, without headers. A measurement (turn) times several all-reduces
-in a row. A single all-reduce could seem faster than the link, because the empty queue of the link takes the first
-packets at once.
+The bound is the time of a bandwidth-optimal all-reduce on links of the given rate. In each direction of a link, a
+bandwidth-optimal all-reduce of n ranks carries 2(n-1)/n of the array, without headers. A measurement (turn) times
+several all-reduces in a row. A single all-reduce could seem faster than the link, because the empty queue of the link
+takes the first packets at once.
 """
 
 import os

@@ -12,7 +12,8 @@ LOSSES = (0.01, 0.05)
 class Method(NamedTuple):
     """A method that is compared with other methods.
 
-    ``scheme``: the method's name in `coding.cost`. ``transport``: None for all-reduces.
+    ``scheme``: the method's name in `coding.cost`. ``transport``: how packets are sent (by MPI or by IP multicast);
+    None for all-reduces.
     ``loss``: fraction of the datagrams that is lost on purpose (0 to 1).
     """
 

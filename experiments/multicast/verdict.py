@@ -41,8 +41,8 @@ class Interval(NamedTuple):
     """A ratio over several rounds (mean or median), with the two ends of its interval and the number of rounds.
 
     With five rounds or more, ``middle`` is the geometric mean. With five rounds or more, ``low`` to ``high`` is the 95
-    % interval of ``middle``, by Student's t distribution of the logarithms. With fewer rounds, ``middle`` is the
-    median, and ``low`` to ``high`` is the range of the rounds.
+    % interval of ``middle``, by Student's t distribution of the logarithms. With fewer than five rounds, ``middle`` is
+    the median, and ``low`` to ``high`` is the range of the rounds.
     """
 
     middle: float

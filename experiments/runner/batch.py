@@ -46,7 +46,7 @@ class MpiHost(NamedTuple):
     """The functions by which MPI jobs are started on the hosts of a run."""
 
     mpiexec: Callable[[list], list]
-    """Function that turns a list of arguments of ``mpiexec`` into the command that runs them on these hosts."""
+    """Function that turns a list of arguments of ``mpiexec`` into the command that runs them on the hosts of a run."""
     without_cpu_limit: Callable[[], AbstractContextManager] = nullcontext
     """Function that returns a context in which the hosts of a testbed may use all cores of the machine."""
 
@@ -255,7 +255,7 @@ def started(command: list, output, leftovers: list[Path]) -> Iterator[subprocess
 def ready_file(list_file: Path) -> Path:
     """Return the path of the file which exists while all ranks are ready to train.
 
-    The ranks begin to train when the file has been removed.
+    The ranks begin to train when the process that started the job has removed the file.
     """
     return list_file.with_name("ready")
 

@@ -68,7 +68,7 @@ class Conditions:
             return ()
         return self.scale.clock_ranks if source == MEASURED else self.scale.ranks
 
-    # ---- runs
+    # ---- methods that specify runs
 
     def spec(self, setting: Setting, seed: int, rate: float) -> RunSpec:
         """Return the specification of the run of a setting with the given seed and learning rate."""

@@ -141,14 +141,14 @@ def seconds_of(step: Callable[[], None]) -> float:
     return (time.process_time() - began) / steps
 
 
-# ---- estimates
+# ---- functions that estimate durations
 
 
 class Costs:
     """Estimates of the durations of runs: processor seconds of simulated runs, and wall-clock seconds of measured runs.
 
     cpu: number of cores of each host of the testbed. expect: function from a run and the number of cores to the
-    expected `Seconds`, which is called if no run of the same kind exists. The default is `expected`.
+    expected `Seconds`, which is called if no run of the same kind exists. The default of ``expect`` is `expected`.
     """
 
     def __init__(self, cpu: float, expect: Callable[[RunSpec, float], Seconds] = expected):

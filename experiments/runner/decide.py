@@ -1,16 +1,16 @@
 """Functions that compare samples (values by seed) statistically, and return verdicts on claims.
 
 A comparison under one condition (`Case`) has two results. The first result of a comparison is the verdict on the
-direction of the effect. The effect may have the claimed or the opposite direction significantly. If its 95 % interval
-lies within the equivalence zone, there is no difference. The second result of a comparison concerns the paper's
-number, which lies in, above or below the 95 % interval. For times and bytes, the 95 % interval is computed from the
-logarithm of the ratio.
+direction of the effect. The effect may have the claimed or the opposite direction significantly. If the 95 % interval
+of the effect lies within the equivalence zone, there is no difference. The second result of a comparison concerns the
+paper's number, which lies in, above or below the 95 % interval. For times and bytes, the 95 % interval is computed
+from the logarithm of the ratio.
 
-The p values of all comparisons that are evidence for one claim are corrected for their number. The procedure is
-Hochberg's (1988, "A sharper Bonferroni procedure for multiple tests of significance"). If every comparison of a claim
-is significant by itself, all of them remain significant after the correction. The correction therefore does not change
-the verdict "supported in all cases". The correction matters for a single significant comparison among many that are
-not significant.
+The p values of all comparisons that are evidence for one claim are corrected for their number. The p values are
+corrected by the procedure of Hochberg (1988, "A sharper Bonferroni procedure for multiple tests of significance"). If
+every comparison of a claim is significant by itself, all of them remain significant after the correction. The
+correction therefore does not change the verdict "supported in all cases". The correction matters for a single
+significant comparison among many that are not significant.
 """
 
 import math
@@ -41,7 +41,7 @@ from experiments.runner.sample import Sample
 ZONE_PERCENT = 5.0
 """Difference in time or bytes, in per cent, up to which two algorithms count as alike."""
 ZONES_PERCENT = {MEASURED: 10.0}
-"""Per cent that replace `ZONE_PERCENT` for comparisons of runs with other sources of times, by source.
+"""Per cent that replace `ZONE_PERCENT`, by the source of the compared times.
 
 Most measured runs that were repeated on the testbed differed by up to 10 %, however many seeds they had.
 """
@@ -53,7 +53,7 @@ NUMBER_DECIMALS = 6
 CALIBRATIONS_OF = {SIMULATED: CALIBRATIONS, TIMING_ONLY: CALIBRATIONS}
 """Number of calibrations from which the times of compared runs are simulated, by the source of the times."""
 
-# ---- two samples
+# ---- functions that compare two samples
 
 
 def less(
@@ -119,15 +119,15 @@ def no_worse(
 ) -> Case:
     """Return the comparison that tests whether ``ours`` is less than ``theirs`` by at most ``margin``.
 
-    Greater values are better. The claim is supported if the 95 % interval of ``ours`` minus ``theirs`` lies above
-    -margin, and refuted if the interval lies below -margin.
+    Greater values of a sample are better. The claim is supported if the 95 % interval of ``ours`` minus ``theirs``
+    lies above -margin, and refuted if the interval lies below -margin.
     """
     criterion = f"at most {_amount(margin, unit)} worse"
     blank = _named(_blank(condition, baseline, unit, source, kind, EQUIVALENCE, criterion, pairs=pairs), ours, theirs)
     return _against_threshold(blank, _effect(ours, theirs, blank), -margin)
 
 
-# ---- one sample
+# ---- functions that compare one sample with a threshold
 
 
 def at_least(
@@ -162,7 +162,7 @@ def at_most(
     return replace(case, verdict={SUPPORTED: REFUTED, REFUTED: SUPPORTED}.get(case.verdict, INCONCLUSIVE))
 
 
-# ---- without statistics
+# ---- facts without statistics
 
 
 def fact(
@@ -184,7 +184,7 @@ def fact(
     return _named(Case(condition, baseline, verdict, estimate, None, None, unit, 0, source, kind), rests_on)
 
 
-# ---- several cases
+# ---- functions on several comparisons
 
 
 def corrected(cases: Sequence[Case]) -> list[Case]:
@@ -201,7 +201,7 @@ def corrected(cases: Sequence[Case]) -> list[Case]:
     return found
 
 
-# ---- the tests
+# ---- functions that make the tests
 
 
 def _blank(

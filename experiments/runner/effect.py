@@ -1,12 +1,13 @@
 """Effects: mean differences of two samples (values by seed), paired or unpaired, with their 95 % intervals.
 
 The 95 % interval of an effect is Student's t interval, with Welch's approximation for unpaired samples. If the
-distribution of a sample is skewed, this interval misses the true mean more often than in 5 % of experiments. Few seeds
-do not reveal the skewness. With five seeds and a skewness of 2, the whole interval lies on one side of the true mean
-in 12 % of experiments. The significance test of an effect is therefore stricter than the 95 % interval (`level`). The
-test's level is 0.9 % for up to ten seeds, and 0.09 % more for each seed beyond ten. With this level, the test declares
-a wrong effect in at most 5 % of experiments in each direction. The bound of 5 % holds if the data are tested once or
-twice, and for a skewness of up to 2.
+distribution of a sample is skewed, its 95 % interval misses the true mean more often than in 5 % of experiments. A
+sample of few seeds does not reveal that its distribution is skewed. With five seeds and a skewness of 2, the whole
+interval lies on one side of the true mean in 12 % of experiments. The significance test of an effect is therefore
+stricter than the 95 % interval (`level`). The level of the t test is 0.9 % for up to ten seeds, and 0.09 % more for
+each seed beyond ten. With a level of 0.9 % for ten seeds, the test declares a wrong effect in at most 5 % of
+experiments in each direction. The bound of 5 % holds if the data are tested once or twice, and for a skewness of up to
+2.
 
 Simulated times are computed from a few calibrations, and seeds that use the same calibration are not independent. The
 variance between calibrations, as far as it exceeds the variance between seeds, is added to the variance of the
@@ -65,8 +66,8 @@ class Effect:
     def interval(self) -> tuple[float | None, float | None]:
         """Return the lower and the upper limit of the 95 % interval.
 
-        A limit is None if the effect has no limit in this direction. If all values of the sample are equal, both
-        limits of the interval are the mean.
+        A limit of the interval is None if the effect has no limit in this direction. If all values of the sample are
+        equal, both limits of the interval are the mean.
         """
         if self.error is None:
             return None, None
@@ -90,7 +91,7 @@ class Effect:
 def level(seeds: int) -> float:
     """Return the two-sided level of the t test.
 
-    At this level, the test errs in at most 5 % of experiments per side if one sample has a skewness of 2.
+    At the returned level, the test errs in at most 5 % of experiments per side if one sample has a skewness of 2.
     """
     return min(SIGNIFICANCE, LEVEL_PER_SEED * max(10, seeds))
 

@@ -34,7 +34,7 @@ class Forecast:
     """The runs that a target (table or figure) needs, without runs that an earlier target in the list needs.
 
     sources: numbers of runs by the source of their times (for example simulated or measured). there: number of runs
-    that exist. missing: numbers of missing runs, by kind.
+    that exist. missing: numbers of missing runs, by kind of run.
     """
 
     sources: Counter[str] = field(default_factory=Counter)
@@ -62,8 +62,8 @@ def forecast_targets(plans: Iterable[Plan], costs: Costs) -> dict[str, Forecast]
 def forecast_plan(plan: Plan, costs: Costs) -> dict[str, Forecast]:
     """Return the forecast of each target (table or figure) of a plan.
 
-    If a learning rate is not known yet, a rate of the grid replaces it in the forecast. The trainings that tune an
-    unknown learning rate are counted without the two ends of the grid.
+    If the learning rate of a run is not known yet, a rate of the grid replaces it in the forecast. The trainings that
+    tune an unknown learning rate are counted without the two ends of the grid.
     """
     found, seen, calibrations = {}, set(), set()
     for target, specs in plan.planned_runs().items():

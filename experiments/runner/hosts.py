@@ -39,7 +39,7 @@ class Hosts:
         )
 
     def describe(self, spec: RunSpec) -> str:
-        """Return a text with all conditions of these hosts on which the times of the run depend."""
+        """Return a text with all conditions on which the times of the run depend on these hosts."""
         slow = "".join(f", host {host} {factor:g} times slower" for host, factor in spec.slow_hosts)
         return (spec.place or self.place).replace("{links}", spec.link.rate).replace("{slow}", slow)
 

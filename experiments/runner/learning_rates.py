@@ -49,7 +49,7 @@ class LearningRates:
     """Finds the tuned learning rate of each setting, which needs the fewest samples to the target accuracy.
 
     Trials of learning rates run on ``tuning_ranks`` ranks, or on one rank if the setting has one rank. If no learning
-    rate reaches the target, the rate with the highest accuracy is chosen. Which learning rates to try next depends on
+    rate reaches the target, the rate with the highest accuracy is chosen. The learning rates to try next depend on
     earlier trials, so trials are listed and made in rounds. find: function that returns the run of a specification, or
     None if the run does not exist.
     """
@@ -60,7 +60,7 @@ class LearningRates:
     def missing(self, settings: Iterable[Setting]) -> list[RunSpec]:
         """Return the missing trials that tune the learning rates of ``settings``.
 
-        Further trials follow from the results of these trials.
+        Further trials follow from the results of the returned trials.
         """
         return [spec for spec in self.list_trials(settings) if self.find(spec) is None]
 
@@ -107,12 +107,12 @@ class LearningRates:
         """Return the tuned learning rate of a setting; raise MissingRun if a trial of the tuning is missing."""
         return best(self.results(self.tuned(setting)))
 
-    # ---- the trials
+    # ---- methods that list the trials of learning rates
 
     def trials(self, tuned: Tuned) -> Trials:
         """Return the trials for one key of a learning rate.
 
-        Trials close to the best rate of the grid are left out until this rate is known.
+        Trials close to the best rate of the grid are left out until the best rate is known.
         """
         coarse = self.coarse(tuned)
         if not self.is_there(coarse):
@@ -123,7 +123,7 @@ class LearningRates:
     def coarse(self, tuned: Tuned) -> Trials:
         """Return the trials with one seed: rates within the grid, the two ends of the grid, and rates beyond the grid.
 
-        A later group is left out until the results of the earlier groups are known.
+        The trials of each group are left out until the results of the groups before it are known.
         """
         grid = self.grid(tuned)
         trials = {rate: [self.trial(tuned, rate, TUNING_SEED)] for rate in grid[1:-1] or grid}
@@ -149,7 +149,7 @@ class LearningRates:
     def fine(self, tuned: Tuned, at: float) -> Trials:
         """Return the trials of learning rates close to ``at`` with all tuning seeds.
 
-        The dict is empty if the scale (size of the experiment) has one tuning seed.
+        The returned dict is empty if the scale (size of the experiment) has one tuning seed.
         """
         seeds = range(TUNING_SEED, TUNING_SEED + self.conditions.scale.tuning_seeds)
         if len(seeds) == 1:
@@ -164,7 +164,7 @@ class LearningRates:
         setting = Setting(config, ranks, SIMULATED, overrides=overrides + fewer + STOPS_AT_TARGET)
         return self.conditions.spec(self.conditions.trajectory(setting), seed, rate)
 
-    # ---- functions that evaluate the trials
+    # ---- functions that evaluate the trials of learning rates
 
     def is_there(self, trials: Trials) -> bool:
         return all(self.find(spec) is not None for specs in trials.values() for spec in specs)

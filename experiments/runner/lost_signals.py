@@ -21,7 +21,7 @@ def remember():
 def raise_again():
     """Raise the exception of a recorded signal.
 
-    A process that still runs after such a signal has lost the exception of the signal's handler.
+    A process that still runs after a signal which should end it has lost the exception of the signal's handler.
     """
     if _seen:
         number, handler = _seen[0]

@@ -106,7 +106,7 @@ class Maker:
     def _in_time(self, specs: list[RunSpec], begun: list, one_after_the_other: bool = False) -> Iterator[RunSpec]:
         """Yield the runs that will probably end before ``until``, and append them to ``begun``.
 
-        All other runs are put into ``left``.
+        All runs that will probably end after ``until`` are put into ``left``.
         """
         ahead = 0.0
         for spec in specs:

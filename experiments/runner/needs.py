@@ -150,7 +150,7 @@ def to_target(runs: list[Run], column: str) -> Sample:
 def product(counts: Sample, each: Sample) -> Sample:
     """Return the product of ``counts`` and ``each``, by seed.
 
-    The product for a seed is None if one of the factors is unknown. Values of ``counts`` may be bounds, and the
+    The product for a seed is None if one of the two factors is unknown. Values of ``counts`` may be bounds, and the
     products are then bounds of the same kind.
     """
     values = {

@@ -43,13 +43,13 @@ ABOUT = ("where", "made", "commit")
 OF_RANKS = ("link", "port")
 """Keys of a calibration file that concern the few ranks of the calibration.
 
-A simulated run has more ranks than its calibration, so its network file lacks these keys.
+A simulated run has more ranks than its calibration, so its network file lacks the keys `OF_RANKS`.
 """
 OF_ONE_RATE = ("bandwidth", "latency", "queue_bytes")
 """Keys of a calibration file that depend on the rate of the links.
 
-The network file of a run whose links have a stated rate lacks these keys. For example, the number of bytes that wait
-in the sender's queue is smaller with slower links.
+The network file of a run whose links have a stated rate lacks the keys `OF_ONE_RATE`. For example, the number of bytes
+that wait in a sender's queue is smaller with slower links.
 """
 CALIBRATION, WORK = ".measured.toml", ".work.toml"
 """Endings of the names of calibration files, and of files with the measured work of algorithms."""
@@ -73,7 +73,7 @@ class Networks:
         self.folder, self.hosts, self.rate = folder, on, rate
         folder.mkdir(parents=True, exist_ok=True)
 
-    # ---- the measurements
+    # ---- methods that find the measurements for a run
 
     def calibration(self, spec: RunSpec) -> Path:
         """Return the path of the calibration from which the run's times are simulated."""
@@ -136,7 +136,7 @@ class Networks:
         file = self.works(spec)
         return read(file, file.stat().st_mtime_ns) if file.exists() else {}
 
-    # ---- measuring
+    # ---- methods that make measurements
 
     def calibrate(self, specs: Iterable[RunSpec], mpi_host: MpiHost):
         """Make the calibrations for the runs in ``specs`` in one MPI job; all of them have links of one rate.
@@ -157,7 +157,7 @@ class Networks:
                 self._keep_calibration(spec, tomllib.loads(Path(job.out).read_text()), file)
 
     def check_hosts(self, spec: RunSpec):
-        """Raise Unfinished if existing calibrations of the run's model were made on hosts other than the present ones.
+        """Raise Unfinished if existing calibrations of the run's model were made on hosts other than `hosts`.
 
         Only existing calibrations with the number of the run's calibration are checked. If calibrations came from
         different hosts, a comparison of algorithms or links would compare machines.

@@ -15,7 +15,7 @@ def occasion(seed: int) -> int:
 def seeds(count: int, share_first: bool) -> range:
     """Return ``count`` seeds, beginning with 0.
 
-    If ``share_first`` is true, all of these seeds use the calibration with the number 0.
+    If ``share_first`` is true, all returned seeds use the calibration with the number 0.
     """
     step = CALIBRATIONS if share_first else 1
     return range(0, count * step, step)

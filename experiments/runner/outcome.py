@@ -42,7 +42,7 @@ OPPOSITES |= {"faster": "slower", "slower": "faster", "earlier": "later", "later
 class Table:
     """A table of texts for a page.
 
-    ``caption`` describes the contents of a row, and states the units.
+    ``caption`` describes the contents of a row of the table, and states the units.
     """
 
     caption: str
@@ -231,10 +231,10 @@ class BreakEven:
     """The ratio of communication to computing time from which on one method takes less time than another method.
 
     at: the ratio, with its 95 % interval from ``low`` to ``high``; None if the method saves no time up to ``last``,
-    the greatest tried ratio. The least tried ratio, ``first``, also stands for all ratios below it. here: the ratios
-    that the testbed's links give. reaches: the ratio from which on the method saves as much time as the paper states;
-    None if it is unknown. is_off: True if the ratio follows from simulated times that differ from measured times by
-    more than 10 %.
+    the greatest tried ratio. The least tried ratio, ``first``, also stands for all ratios below ``first``. here: the
+    ratios that the testbed's links give. reaches: the ratio from which on the method saves as much time as the paper
+    states; None if it is unknown. is_off: True if the ratio follows from simulated times that differ from measured
+    times by more than 10 %.
     """
 
     method: str
@@ -266,7 +266,7 @@ class BreakEven:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of one target: the contents of a table or figure of a paper, and the verdicts on claims.
+    """The outcome of one target (table or figure of a paper): its contents, and the verdicts on claims.
 
     notes: remarks for readers, for example that a number was computed, not measured.
     """

@@ -76,8 +76,8 @@ def _make(make: Callable, item, folder: Path):
     """Call ``make(item, folder)`` in a worker process, and collect garbage if much memory has accumulated.
 
     The objects of a finished run refer to each other in circles, so that they live until Python's next garbage
-    collection. The objects of a run are large but few, so Python alone would collect them only after many runs. A
-    garbage collection takes several times as long as a short run, so that not every run is followed by one.
+    collection. The objects of a finished run are large but few, so Python alone would collect them only after many
+    runs. A garbage collection takes several times as long as a short run, so that not every run is followed by one.
     """
     global _memory
     try:

@@ -84,7 +84,7 @@ class Plan:
     def planned_runs(self) -> dict[str, list[RunSpec]]:
         """Return, for each target, the runs that it needs and the trials of its learning rates, existing or not.
 
-        If a learning rate is not known yet, a rate of the grid replaces it.
+        If the learning rate of a setting is not known yet, a rate of the grid replaces it.
         """
         specs = self.specs_by_target(self.rates.guess_rate)
         trials = {target: self.rates.planned_trials(self.settings(target)) for target in self.needs}
@@ -134,7 +134,7 @@ class Plan:
 
 
 def without_stop(spec: RunSpec) -> RunSpec:
-    """Return the specification of the same training without a stop at the target accuracy."""
+    """Return the specification of the same training as ``spec``, but without a stop at the target accuracy."""
     return spec._replace(overrides=tuple(value for value in spec.overrides if value not in STOPS_AT_TARGET))
 
 

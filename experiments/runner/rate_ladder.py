@@ -37,5 +37,5 @@ class RateLadder(NamedTuple):
 
 
 def is_an_end(rate: float, tried: Collection[float]) -> bool:
-    """Return True if a learning rate is the lowest or the highest in ``tried``, so that a better one may lie beyond."""
+    """Return True if ``rate`` is the lowest or the highest in ``tried``, so that a better rate may lie beyond."""
     return rate in (min(tried), max(tried))

@@ -14,7 +14,7 @@ from grsgd.config.sources import digest
 from grsgd.runs.settings import flattened
 
 MEASURED, SIMULATED, TIMING_ONLY, UNIT_STEPS = "clock", "simulated", "times", "steps"
-"""Sources of times.
+"""Sources of a run's times.
 
 ``MEASURED`` times are wall-clock times on a testbed or a cluster. ``SIMULATED`` times come from the simulator, in runs
 that compute gradients. ``TIMING_ONLY`` times come from the simulator, in runs that compute no gradients.
@@ -46,9 +46,9 @@ class RunSpec(NamedTuple):
     """The specification of one run, without its results.
 
     config: name of the configuration, ``paper/name`` or ``experiment/name``, as for ``papers.toml``. overrides:
-    ``key=value`` texts, as for ``--set``. slow_hosts: pairs of a rank and the factor by which its host on the testbed
-    is slower. compute: computing time of a step in simulated time; None for the measured time. place: the machine of a
-    measured run; "" for this machine (``Hosts.place``).
+    ``key=value`` texts that change the configuration, as for ``--set``. slow_hosts: pairs of a rank and the factor by
+    which its host on the testbed is slower. compute: computing time of a step in simulated time; None for the measured
+    time. place: the machine of a measured run; "" for the machine of this process (``Hosts.place``).
     """
 
     config: str

@@ -1,4 +1,7 @@
-"""Samples for statistics. A sample has one number per seed, such as the time of each run to the target accuracy."""
+"""Samples for statistical comparisons.
+
+A sample has one number per seed, such as the time of each run to the target accuracy.
+"""
 
 import math
 import tomllib
@@ -128,8 +131,8 @@ def labels_of(runs: Iterable[Run]) -> frozenset[str]:
 def label_of(loaded: Config, ranks: int) -> str:
     """Return the label of a configuration's algorithm on ``ranks`` ranks.
 
-    Variants of an algorithm that are compared with each other have different labels. The label therefore includes the
-    redundancy with the number of ranks, on which its effect depends, or the rule for exchanges.
+    Variants of an algorithm that are compared with each other have different labels. The label of an algorithm
+    includes the redundancy with the number of ranks, on which its effect depends, or the rule for exchanges.
     """
     return _label(loaded.traits.label, loaded.algorithm_options.model_dump(exclude_none=True), ranks)
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class Scale(NamedTuple):
-    """The size of an experiment, as numbers of ranks, seeds and steps, and rates of links.
+    """The size of an experiment, as numbers of ranks, seeds and steps, rates of links, and so on.
 
     Numbers of ranks of a scale count the ranks that train; a parameter server is one more rank.
     """

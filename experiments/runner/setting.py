@@ -33,10 +33,10 @@ class Setting:
     """A training with its number of ranks and the source of its times, but without seed and learning rate.
 
     config: name of the configuration, ``paper/name``, as for ``papers.toml``. ranks: number of ranks that train; a
-    server is one more rank. source: a source of times in ``run_spec``. overrides: ``key=value`` texts. link: the links
-    of the run; None for the links of the scale and the scenario. compute: computing time of a step in simulated time,
-    as for ``grsgd simulate``; None for the measured time of the model. tuned_with: overrides of the trainings that
-    tune the learning rate.
+    server is one more rank. source: a source of times in ``run_spec``. overrides: ``key=value`` texts that change the
+    configuration. link: the links of the run; None for the links of the scale and the scenario. compute: computing
+    time of a step in simulated time, as for ``grsgd simulate``; None for the measured time of the model. tuned_with:
+    overrides of the trainings that tune the learning rate.
     """
 
     config: str

@@ -74,10 +74,10 @@ class Store:
         return finished_run(self.path(spec))
 
     def place(self, specs: list[RunSpec]) -> str:
-        """Return the machine of the records on which all runs of ``specs`` were measured.
+        """Return the machine on which all runs of ``specs`` were measured, according to the records.
 
-        Returns "" for this machine. Measured runs that are compared must come from one machine. If no machine has made
-        all runs of ``specs``, they have to be made on this machine.
+        Returns "" for the machine of this process. Measured runs that are compared must come from one machine. If no
+        recorded machine has made all runs of ``specs``, they have to be made on this machine.
         """
         for place in ("", *self.places):
             if all(self.path(spec._replace(place=place)).exists() for spec in specs):

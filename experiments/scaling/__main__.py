@@ -67,7 +67,7 @@ class ScalingRun(NamedTuple):
     steps: int
 
     def spec(self) -> RunSpec:
-        """Return the specification of the run.
+        """Return the specification of this run of an algorithm.
 
         The configuration is ``NAME.toml`` for the algorithm ``NAME`` if this file exists, and else ``base.toml``. An
         algorithm has a configuration of its own if its default options suit only few ranks.

@@ -1,15 +1,15 @@
 """Goodput of trainings in which processes die again and again.
 
-Goodput compares the steps in the final model with those of a training without deaths.
+Goodput is the number of steps in the final model, relative to the final model of a training without deaths.
 
     python -m experiments.survival.goodput --kills 250 --out FOLDER      # in real time, 8 ranks
     python -m experiments.survival.goodput --simulated --ranks 1000 --out FOLDER
 
 On average once in 5.5 steps or once in 1.2 steps, the process of a random rank gets SIGKILL, at a random moment. Spare
 processes take over the ranks of dead processes. Goodput is (steps in the final model) / (steps in the final model of
-an equally long training without deaths). The steps are counted by `experiments.survival.counted`. For algorithms whose
-ranks all step together, samples are counted instead of steps. With the options ``--kills-per-hour 125 --back 57``, 125
-processes die per hour, and each of them is back as a spare process after 57 seconds.
+an equally long training without deaths). The steps in a final model are counted by `experiments.survival.counted`. For
+algorithms whose ranks all step together, samples are counted instead of steps. With the options ``--kills-per-hour 125
+--back 57``, 125 processes die per hour, and each of them is back as a spare process after 57 seconds.
 
 In real time, the goodput of a ring all-reduce with restarts is measured for comparison. Every death ends the job of
 the ring all-reduce, which is restarted from its last checkpoint. The goodput of the ring all-reduce with restarts

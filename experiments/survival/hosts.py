@@ -141,8 +141,8 @@ class Found(NamedTuple):
     """The result of a job's command, with its exit code and its duration.
 
     ``said`` is the last line of output if the job failed, and ``losses`` is the number of lost hosts.
-    The exit code is 124 if the job has hung. If the job has left no complete run file, the exit code 0 is replaced by
-    `NO_RESULT`.
+    The exit code of a job is 124 if the job has hung. If the job has left no complete run file, the exit code 0 is
+    replaced by `NO_RESULT`.
     """
 
     code: int
@@ -157,8 +157,8 @@ class Found(NamedTuple):
 def run(testbed: Testbed, slots: int, config: Path, bound: float, options: list[str], storm: Storm | None) -> Found:
     """Run a job with ``slots`` ranks on each host except the spare host.
 
-    If ``storm`` is given, it disconnects hosts during the job. A job that has not ended after ``bound`` seconds is
-    ended and counts as hung.
+    If ``storm`` is given, the storm disconnects hosts during the job. A job that has not ended after ``bound`` seconds
+    is ended and counts as hung.
     """
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         out, kept, log = (Path(folder, name) for name in ("run.h5", "kept", "log"))
@@ -240,7 +240,7 @@ def set_up(job: Job) -> tuple[str, str, int, float]:
 def table(jobs: list[Job]) -> str:
     """Return the jobs as a Markdown table.
 
-    A row has all jobs of one algorithm, link rate, number of ranks, and time from one loss to the next.
+    A row of the table has all jobs of one algorithm, link rate, number of ranks, and time from one loss to the next.
     """
     lines = [
         "| algorithm | links | ranks | a loss every | lost hosts | hung or failed | goodput, mean (lowest) | "

@@ -1,6 +1,6 @@
 """Script with its own training loop, which goes on after processes have died.
 
-SIGKILL ends processes at given moments.
+Processes that are to die end themselves by SIGKILL at given moments of the loop.
 
     python -m experiments.survival.loop --algorithm grsgd --die 0:0.31,4:0.62
 
@@ -38,7 +38,7 @@ def batch(size: int, *key: int) -> tuple[torch.Tensor, torch.Tensor]:
 def die_after(seconds: float):
     """Sleep for ``seconds``, and kill this process.
 
-    This function runs in a thread, so that the loop cannot delay the death.
+    The function die_after() runs in a thread, so that the training loop cannot delay the death.
     """
     time.sleep(seconds)
     os.kill(os.getpid(), signal.SIGKILL)

@@ -8,8 +8,8 @@ Each job must end by itself with exit code 0, on all ranks that are left. The lo
 from the losses of jobs without deaths. For algorithms whose ranks do not step together, equal jobs have different
 losses. Five jobs without deaths give the range of losses of an algorithm whose ranks do not step together. Every
 second job has two spare processes, and all other jobs have none. The script ``loop`` is `experiments.survival.loop`.
-The script ``gpt`` is ``experiments/demo/gpt.py``, whose processes `experiments.survival.mortal` kills. The script
-``train`` is the command `grsgd train` with a GPT of the same size as in ``gpt``, for comparison.
+The script ``gpt`` is ``experiments/demo/gpt.py``, some of whose processes `experiments.survival.mortal` kills. The
+script ``train`` is the command `grsgd train` with a GPT of the same size as in ``gpt``, for comparison.
 
 After each job, the table of all jobs is written to the file of the option ``--out``. If the program is called again
 with the same table, it skips the jobs in the table. `experiments.survival.page` writes the part of the documentation
@@ -56,7 +56,7 @@ TEXT = "text.txt"
 LETTERS, CHARACTERS = 8, 20_000
 """Number of different letters, and length of the training text.
 
-The text is a Markov chain, whose entropy the loss of a training reaches soon.
+The training text is a Markov chain, whose entropy the loss of a training reaches soon.
 """
 PROGRAMS = {
     "loop": ["-m", "experiments.survival.loop"],
@@ -109,7 +109,7 @@ class Job(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The result of a job: exit code, output, final losses of its ranks, seconds of its loop (NaN if unknown)."""
+    """The result of a job: exit code, output, final losses of its ranks, and seconds of its loop (NaN if unknown)."""
 
     code: int
     output: str
@@ -212,8 +212,8 @@ def write(path: Path | None, jobs: list[Job]):
 def calm(script: str, algorithm: str, spares: int, jobs: list[Job], code: str) -> tuple[str, float]:
     """Return the losses of jobs without deaths as text, and the mean duration of their training loops.
 
-    If ``jobs``, the rows of the table, have results of the commit ``code``, these results are returned. If ``jobs``
-    have no results of the commit ``code``, jobs without deaths are run.
+    If ``jobs``, the rows of the table, have results of the commit ``code``, the results in ``jobs`` are returned. If
+    ``jobs`` have no results of the commit ``code``, jobs without deaths are run.
     """
     for job in jobs:
         if (job.algorithm, job.spares, job.commit) == (algorithm, spares, code):
@@ -259,7 +259,7 @@ def outside(loss: float, losses: str) -> float:
 
 
 def is_right(script: str, job: Job) -> bool:
-    """Return True if a job ended by itself, on all ranks that are left, with a loss close to those without deaths."""
+    """Return True if a job ended by itself, on all ranks that are left, with about the loss without deaths."""
     left = PROCESSES - 2 if script == "loop" else 1
     is_close = outside(float(job.loss), job.losses_without_deaths) <= MAX_DIFFERENCE
     return job.exit_code == 0 and job.losses == left and is_close

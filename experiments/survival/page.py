@@ -103,7 +103,7 @@ def in_words(commits: Iterable[str]) -> str:
 
 
 def text_of_own_loops(jobs: list[Job], trained: list[Job]) -> str:
-    """Return the generated part of the page on jobs that have their own training loops.
+    """Return the generated part of the documentation page on jobs that have their own training loops.
 
     The part has sentences on ``jobs``, and a table that compares ``jobs`` with ``trained``, the jobs of `grsgd train`.
     """
@@ -148,7 +148,7 @@ def row(algorithm: str, spares: int, jobs: list[Job], trained: list[Job]) -> str
 def goodput(jobs: list[Job]) -> str:
     """Return the mean and the lowest goodput in percent of the jobs with exit code 0, as text.
 
-    Returns "" if there are no such jobs.
+    Returns "" if no job has exit code 0.
     """
     shares = [float(job.seconds_without_deaths) / float(job.seconds) for job in jobs if not job.exit_code]
     return f"{100 * sum(shares) / len(shares):.0f} % ({100 * min(shares):.0f})" if shares else ""

@@ -36,11 +36,11 @@ def contenders(ranks: int, shape: Sequence[int] | None) -> dict[str, tuple[Calla
 
 
 def of_plans(*plans: Plan) -> tuple[Callable, ...]:
-    """Return a function for each of ``plans``, which all-reduces a part of the array by this plan.
+    """Return a function for each plan in ``plans``, which all-reduces a part of the array by this plan.
 
     The functions of an all-reduce in `ALL_PORTS` run side by side without waiting for each other.
-    ``torus_swing_allreduce`` is not used, because it starts the steps of all parts together. This delays tori whose
-    dimensions have unequal sizes.
+    ``torus_swing_allreduce`` is not used, because it starts the steps of all parts together. To start the steps of all
+    parts together would delay tori whose dimensions have unequal sizes.
     """
     return tuple(partial(of_plan, plan=plan) for plan in plans)
 
@@ -53,8 +53,8 @@ def of_plan(comm: Communicator, x, tag: int, plan: Plan):
 def near_first_plan(ranks: int) -> Plan:
     """Return the plan of recursive halving with partners at distances 1, 2, 4, ..., as in Open MPI and MPICH.
 
-    In this plan, the largest part of the array goes to the nearest partner. In ``halving_doubling_allreduce``, the
-    largest part goes to the farthest partner.
+    In the plan of Open MPI and MPICH, the largest part of the array goes to the nearest partner. In
+    ``halving_doubling_allreduce``, the largest part goes to the farthest partner.
     """
     return Plan(powers_of_two(ranks))
 
@@ -89,7 +89,7 @@ def bucket_plans(shape: tuple[int, ...]) -> tuple[Plan, ...]:
 def powers_of_two(size: int, moved: int = 0) -> Sources:
     """Return, for each distance 1, 2, 4, ..., the partner of each place on a ring.
 
-    Places are counted from the place ``moved``.
+    Places on the ring are counted from the place ``moved``.
     """
     steps = range(size.bit_length() - 1)
     return [[(((place - moved) % size ^ (1 << step)) + moved) % size for place in range(size)] for step in steps]

@@ -13,7 +13,7 @@ from grsgd.comm.allreduce.swing import swing_partners
 class Place(NamedTuple):
     """A division of ranks into groups of ``size`` ranks.
 
-    The first rank of the job has the position ``offset`` in its group.
+    The first rank of a job has the position ``offset`` in its group.
     """
 
     size: int

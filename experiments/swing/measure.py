@@ -1,4 +1,4 @@
-"""Simulates one all-reduce; returns its simulated seconds, and the bytes on the cables of the network."""
+"""Simulates one all-reduce, for its simulated seconds and the bytes on the cables of the network."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple

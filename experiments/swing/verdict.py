@@ -1,6 +1,6 @@
 """Verdicts on the papers' claims about the all-reduces Swing and Bine.
 
-All numbers are exact, because nothing in the simulation is random.
+All numbers on Swing and Bine are exact, because nothing in the simulation is random.
 
 Claim about Swing (De Sensi et al. 2024): it is up to 3 times as fast as other all-reduces on tori, for vectors of 32 B
 to 128 MiB. Claim about Bine (De Sensi et al. 2025): it sends up to 33 % fewer bytes over global links than binomial
@@ -63,7 +63,7 @@ class Gain(NamedTuple):
 
 
 def gain(results: Results, comparison: Comparison, setting: str, nbytes: int) -> Gain | None:
-    """Return the speed-up by Swing on a network for one size of the array; None if it was not simulated."""
+    """Return the speed-up by Swing on a network for one size of the array; None if no run gives the speed-up."""
 
     def seconds(name):
         found = results.get(AllreduceRun(setting, name, nbytes, comparison.step_seconds))

@@ -173,7 +173,7 @@ def record(options: argparse.Namespace, folder: Path) -> int:
     return 0
 
 
-# ---- making tables
+# ---- functions that make tables
 
 
 def make_tables(options: argparse.Namespace, folder: Path) -> int:
@@ -218,7 +218,7 @@ def make_tables(options: argparse.Namespace, folder: Path) -> int:
 def remove_runs(folder: Path):
     """Remove all runs and calibrations of a scale (size of the experiments) from ``folder``.
 
-    Raises Unfinished if the scale has recorded runs, which would be copied into the folder again.
+    Raises Unfinished if the scale has recorded runs, which would be copied into ``folder`` again.
     """
     if SCALES[folder.name].is_joined and (recorded := RECORDS / folder.name).exists():
         raise Unfinished(f"--fresh: the runs recorded in {recorded} count as made; remove that folder first")

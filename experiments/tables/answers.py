@@ -27,7 +27,7 @@ from experiments.tables.claims import EXPECTED, ClaimResult, PaperResult
 from experiments.tables.wording import without_source
 
 IN_SIMULATED_TIME = SIMULATED, TIMING_ONLY
-"""Sources of simulated times."""
+"""Sources of times that are simulated."""
 SURE, ONE_SIDED, OPEN = "A", "B", "C"
 GRADES = {
     SURE: "measured and simulated times agree, or the cases compare bytes or accuracies",

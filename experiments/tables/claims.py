@@ -129,8 +129,8 @@ def results(papers: Sequence[Path], outcomes: Mapping[str, Outcome]) -> list[Pap
 
     Outcomes that belong to no paper, if there are any, are added at the end.
 
-    outcomes: outcomes by target. Raises ValueError if ``read_claims`` refuses the claims, or if an outcome has a
-    finding on a claim that no paper makes.
+    outcomes: outcomes of targets, by name of the target. Raises ValueError if ``read_claims`` refuses the claims, or
+    if an outcome has a finding on a claim that no paper makes.
     """
     claims = read_claims(papers)
     for outcome in outcomes.values():

@@ -9,7 +9,7 @@ from experiments.runner.plan import Plan
 from grsgd.runs.run_file import Run
 
 DIRTY = "-dirty"
-"""End of the name of a commit if the code had uncommitted changes, so that it cannot be obtained again."""
+"""End of the name of a commit if the code had uncommitted changes, so that this code cannot be obtained again."""
 
 
 def share(plans: Sequence[Plan]):

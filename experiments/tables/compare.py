@@ -76,7 +76,7 @@ def settled(conditions: Conditions, setting: Setting) -> int | None:
     """Return the number of steps that are timed in a run of the setting; None takes the scale's number.
 
     In a ring, the effect of a slow rank spreads by one rank per step. If a rank is slow, more steps are timed, so that
-    most of them come after the effect has reached all ranks.
+    most timed steps come after the effect has reached all ranks.
     """
     slow = setting.scenario.overrides or setting.scenario.slow_hosts
     return max(conditions.scale.steps, 4 * setting.ranks) if slow else None
@@ -85,7 +85,7 @@ def settled(conditions: Conditions, setting: Setting) -> int | None:
 def timed_steps(conditions: Conditions, settings: Settings) -> dict[Setting, Need]:
     """Return the needs of short runs that time steps, one for each setting.
 
-    Measured runs are few, because each starts slowly.
+    Measured runs have few seeds, because each measured run starts slowly.
     """
 
     def need(setting: Setting) -> Steps:

@@ -1,6 +1,6 @@
 """Draws the estimates of comparisons with their intervals, one below the other.
 
-On the axis of times, half the time and twice the time are equally far from equal times.
+On an axis of times, half the time and twice the time are equally far from equal times.
 """
 
 import math
@@ -32,7 +32,7 @@ LESS = ("% less ", "% fewer ")
 MIN_RATIO = 1e-3
 """Least ratio on an axis.
 
-Smaller ratios are drawn at this ratio, because a logarithmic axis has no zero.
+Ratios below `MIN_RATIO` are drawn at this ratio, because a logarithmic axis has no zero.
 """
 
 
@@ -65,7 +65,7 @@ class Ratios:
     def place(self, estimate: float) -> float:
         """Return the position on the axis of an estimate in per cent.
 
-        The position is plus or minus the logarithm to base 2 of the ratio.
+        The position of an estimate is plus or minus the logarithm to base 2 of the ratio.
         """
         ratio = 1 - self.sign * estimate / 100
         return -self.sign * math.log2(max(ratio, MIN_RATIO))

@@ -74,7 +74,7 @@ def rows(answer: Answer) -> list[Row]:
 def _row(place: tuple[str, str], evidence: Sequence[Evidence]) -> Row:
     """Return the row of a baseline and condition, with its best measured and simulated comparisons.
 
-    Decided comparisons are preferred to undecided ones.
+    Decided comparisons are preferred to undecided comparisons of the same kind of times.
     """
     there = [one for one in evidence if one.place == place and _is_shown(one)]
     decided = {(one.is_simulated, one.case.verdict): one.case for one in reversed(there) if one.case.verdict in DECIDED}

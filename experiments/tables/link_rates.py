@@ -1,6 +1,6 @@
 """The comparison of times to the target accuracy at several rates of the links.
 
-The break-even is the cost of communication from which on time is saved.
+The break-even is the cost of communication from which on an algorithm saves time.
 """
 
 from collections.abc import Iterable, Mapping
@@ -57,7 +57,7 @@ class LinkRates:
     def steps(self, place: Setting) -> tuple[Setting, Setting]:
         """Return the settings of two runs, with an all-reduce and without messages.
 
-        The two runs give the times of communication and computing.
+        The two runs give the time of communication and the time of computing in a step.
         """
         return place.but(config=self.configs[self.allreduce]), place.but(config=self.alone, link=None)
 

@@ -19,8 +19,8 @@ from experiments.runner.sample import label_of
 def with_nearby_rates(outcome: Outcome, plan: Plan) -> Outcome:
     """Return a copy of the outcome in which effects on time have their range over neighbouring learning rates.
 
-    The range allows that one or both of the compared algorithms have a rate that is not tuned. At scales that tune
-    learning rates with a single seed, the outcome is returned unchanged.
+    The range allows for the case that one or both of the compared algorithms have a rate that is not tuned. At scales
+    that tune learning rates with a single seed, the outcome is returned unchanged.
     """
     if plan.conditions.scale.tuning_seeds == 1:
         return outcome

@@ -138,7 +138,7 @@ def _sample(values: np.ndarray, *bounds: frozenset[int]) -> Sample:
 
 @dataclass(frozen=True)
 class Algorithm:
-    """An imagined algorithm's numbers. correlation: of runs with one seed; if not 0, runs are compared in pairs."""
+    """An imagined algorithm, which draws numbers. correlation: of runs with one seed; if not 0, runs form pairs."""
 
     name: str
     sample: Callable[[np.ndarray], Sample]
@@ -147,7 +147,7 @@ class Algorithm:
     seeds: int = SEEDS
 
     def samples(self, random: Generator, sides: int) -> list[Sample]:
-        """Draw one sample for each of ``sides`` algorithms, all from this distribution and with the same seeds."""
+        """Draw one sample for each of ``sides`` algorithms, all from one distribution and with the same seeds."""
         common = np.sqrt(self.correlation) * self.deviations(random, self.seeds)
         own = np.sqrt(1 - self.correlation)
         return [self.sample(common + own * self.deviations(random, self.seeds)) for _ in range(sides)]
@@ -190,7 +190,7 @@ def beside(spread: float, seeds: int) -> tuple[str, Algorithm, Algorithm]:
     return f"skewness 2 on one side, {spread:g} of its spread on the other, {seeds} seeds", ours, theirs
 
 
-# ---- the table
+# ---- functions that make the table
 
 
 def less(ours: Sample, theirs: Sample, **options) -> Case:

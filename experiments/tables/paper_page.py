@@ -13,7 +13,7 @@ from experiments.tables.scale_result import ScaleResult
 MAX_BYTES = 200_000
 """Greatest number of bytes of a figure on a paper's page.
 
-Greater figures are only on the page of the scale.
+Figures with more bytes are only on the page of the scale.
 """
 MAX_PICTURES = 2
 """Greatest number of figures for the main claim, in addition to the figure of its comparisons."""

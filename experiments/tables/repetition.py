@@ -4,8 +4,9 @@
     python -m experiments.tables.repetition ../second/results
 
 The program compares each case (comparison) in docs/results/cases.csv with the case of the same name in the second
-recording. It writes repetition.csv and repetition.json into docs/results. The results page quotes how many verdicts
-are equal in the two recordings. The file repetition-errors.csv has the simulator's errors in the second recording.
+recording. The program writes repetition.csv and repetition.json into docs/results. The results page quotes how many
+verdicts are equal in the two recordings. The file repetition-errors.csv has the simulator's errors in the second
+recording.
 """
 
 import argparse
@@ -44,13 +45,13 @@ class Repetition:
     """The result of the comparison of two recordings (sets of all runs) of a scale.
 
     date, machines, commits: when, where and by which code the second recording was made. cases: number of cases that
-    count as evidence in both recordings, and whose numbers differ, so that they were made anew. same: number of these
-    cases with equal verdicts; the verdicts "refuted" and "no difference" are both against the claim. once: number of
-    these cases that are decided in one recording only. reversed: number of these cases that are for the claim in one
-    recording and against it in the other. missing: number of cases that count as evidence in the first recording, but
-    not in the second. off: number of missing cases that do not count in the second recording because of the
-    simulator's error. apart: by the paper's folder, number of cases that count as evidence in the first recording, and
-    whose intervals in the two recordings do not overlap.
+    count as evidence in both recordings, and whose numbers differ, so that the cases were made anew. same: number of
+    ``cases`` with equal verdicts; the verdicts "refuted" and "no difference" are both against the claim. once: number
+    of ``cases`` that are decided in one recording only. reversed: number of ``cases`` that are for the claim in one
+    recording and against it in the other. missing: number of cases that count as evidence in the first
+    recording, but not in the second. off: number of missing cases that do not count in the second recording because of
+    the simulator's error. apart: by the paper's folder, number of cases that count as evidence in the first recording,
+    and whose intervals in the two recordings do not overlap.
     """
 
     scale: str
@@ -86,7 +87,7 @@ def compare(first: Iterable[dict[str, str]], second: Iterable[dict[str, str]]) -
 def by_name(cases: Iterable[dict[str, str]]) -> dict[tuple[str, ...], list[dict[str, str]]]:
     """Return the cases by name.
 
-    The name of a case has its condition without measured ratios.
+    The name of a case has the case's condition without measured ratios.
     """
     found: dict[tuple[str, ...], list[dict[str, str]]] = {}
     for case in cases:
@@ -112,7 +113,9 @@ def counts(rows: Sequence[dict[str, str]]) -> dict[str, int | dict[str, int]]:
 
 
 def are_apart(row: dict[str, str]) -> bool:
-    """Return whether the intervals of a case in both recordings do not overlap; an unknown end counts as overlapping.
+    """Return True if the intervals of a case in the two recordings do not overlap.
+
+    If an end of an interval is unknown, False is returned.
     """
     ends = [row[name] for name in ("high", "low_again", "high_again", "low")]
     if "" in ends:

@@ -132,7 +132,7 @@ def summary_figure(result: ClaimResult) -> Markup:
 def inferred(paper: Path) -> list[list[str]]:
     """Return the rows of the table of inferred choices in a paper's README: choice, standing and option.
 
-    The list is empty if the README has no such table.
+    The returned list is empty if the README has no table of inferred choices.
     """
     readme = paper / "README.md"
     _, _, below = (readme.read_text(encoding="utf-8") if readme.exists() else "").partition(INFERRED + "\n")
@@ -190,16 +190,16 @@ def _distinct(texts) -> list[str]:
 
 
 def _date(outcome: Outcome, path: Path) -> str:
-    """Return the date on which the outcome was made; if its provenance does not state it, the date of its file."""
+    """Return the date on which the outcome was made, from its provenance, or else the date of its file."""
     date = outcome.provenance.get("made")
     return date or datetime.fromtimestamp(path.stat().st_mtime).strftime("%Y-%m-%d %H:%M")
 
 
-# ---- for the terminal
+# ---- functions that write text for the terminal
 
 
 def text(outcome: Outcome, claims: dict[str, dict]) -> str:
-    """Return ``outcome`` as text for the terminal. ``claims``: from ``read_claims``."""
+    """Return ``outcome`` as text for the terminal. ``claims``: the claims by id, from ``read_claims``."""
     parts = [f"{outcome.title}\n{'=' * len(outcome.title)}"]
     for table in outcome.tables:
         align = ["right" if numeric(table, i) else "left" for i in range(len(table.headers))] if table.rows else None

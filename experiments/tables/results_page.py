@@ -128,9 +128,9 @@ def fitting(
 def in_short(papers: Sequence[PaperAnswers]) -> dict[str, str]:
     """Return a short text on each paper, by name of the paper.
 
-    The text is ``in_short`` in the paper's claims.toml. If the text was written for other verdicts on the paper's main
-    claims than the present ones, it is left out, and stderr names it. ``in_short_of`` in claims.toml is the `digest`
-    of the verdicts for which the text was written.
+    The short text of a paper is ``in_short`` in the paper's claims.toml. If a paper's short text was written for other
+    verdicts on the main claims than the present ones, the text is left out, and stderr names it. ``in_short_of`` in
+    claims.toml is the `digest` of the verdicts for which the text was written.
     """
     found = {}
     for paper in papers:
@@ -187,7 +187,7 @@ def break_evens(scales: Sequence[ScaleResult], papers: Sequence[PaperAnswers]) -
 def pays_elsewhere(papers: Sequence[PaperAnswers]) -> dict[str, str]:
     """Return, by paper, the reason why the saving of its method does not depend on links.
 
-    Papers without such a reason are left out.
+    Papers without a reason in claims.toml are left out.
     """
     return {paper.about["name"]: paper.about["pays"] for paper in papers if "pays" in paper.about}
 
@@ -210,7 +210,7 @@ def intervals_apart(papers: Sequence[PaperAnswers], again: Repetition | None) ->
 def against_one_rank(papers: Sequence[PaperAnswers]) -> dict[str, str]:
     """Return the saving of each paper's method over one rank alone, by paper.
 
-    The figure of the main claims shows the same comparison.
+    The figure of the main claims also shows the savings over one rank alone.
     """
     controls = {
         paper.about["name"]: row for paper in papers for row in headlines.rows(paper.main[0]) if row.is_control
@@ -219,7 +219,10 @@ def against_one_rank(papers: Sequence[PaperAnswers]) -> dict[str, str]:
 
 
 def not_decided(papers: Sequence[PaperAnswers]) -> list[str]:
-    """Return a line for each claim of a paper that was tried but is undecided, which also says how to decide it."""
+    """Return a line for each claim of a paper that was tried but is undecided.
+
+    The line also says how to decide the claim.
+    """
     return [
         f"{said(paper, answer)} {sentences.why_open(answer)}"
         for paper in papers

@@ -31,8 +31,8 @@ class ScaleResult:
     def of(cls, folder: Path, papers: Sequence[Path]) -> "ScaleResult":
         """Read the outcomes in a folder that is named after its scale.
 
-        A folder that does not exist has no outcomes. Raises ValueError if the outcomes do not fit the claims of
-        ``papers``.
+        The outcomes of a folder that does not exist are empty. Raises ValueError if the outcomes do not fit the claims
+        of ``papers``.
         """
         outcomes, dates = read_outcomes(folder)
         return cls(folder.name, outcomes, dates, results(papers, outcomes))

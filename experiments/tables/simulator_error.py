@@ -34,7 +34,7 @@ from grsgd.config import Config
 MAX_ERROR = 0.1
 """Greatest error that counts as small, as a fraction of the measured time.
 
-Most runs that were repeated on the testbed differ by less.
+Most runs that were repeated on the testbed differ by less than `MAX_ERROR`.
 """
 MAX_ERRORS = 8
 """Greatest number of algorithms whose simulator errors are listed individually."""
@@ -58,8 +58,8 @@ class Error(NamedTuple):
 def with_simulator_errors(outcomes: dict[str, Outcome], plans: Mapping[str, Plan]) -> list[Outcome]:
     """Return the outcomes with the simulator's error in the captions of figures and in the simulated comparisons.
 
-    The error is found from the target's own trainings if they were also measured, or else from all trainings of the
-    paper's targets with the same models. plans: plans by target.
+    The simulator's error is found from the target's own trainings if they were also measured, or else from all
+    trainings of the paper's targets with the same models. plans: plans by target.
     """
     own = {what: {name: simulator_errors(plans[name], name, what) for name in outcomes} for what in QUANTITIES}
     shown = []
@@ -92,15 +92,16 @@ def with_simulator_errors(outcomes: dict[str, Outcome], plans: Mapping[str, Plan
     return shown
 
 
-# ---- captions
+# ---- functions that state errors in captions
 
 
 def error_note(errors: Iterable[tuple], which: str, what: str = "times", unmeasured: Sequence[str] = ()) -> str:
     """Return a text on the difference of simulated from measured times, or of another quantity ``what``.
 
     The text has the difference for each algorithm, as a range if several trainings of the algorithm were measured. For
-    many algorithms, the text has only the median and the extremes. errors: tuples that begin with the name of an
-    algorithm and its difference. unmeasured: names of algorithms without a measured training.
+    more than `MAX_ERRORS` algorithms, the text has only the median and the extremes of the differences. errors: tuples
+    that begin with the name of an algorithm and its difference. unmeasured: names of algorithms without a measured
+    training.
     """
     ordered = sorted(errors, key=lambda error: error[1])
     if not ordered:

@@ -18,7 +18,7 @@ from experiments.tables.section import Section
 from grsgd.runs.run_file import Run
 
 PAPERS = tuple(papers.YEARS)
-"""Short names of the papers, with which the names of their targets begin."""
+"""Short names of the papers, with which the names of the papers' targets begin."""
 
 
 class Found(dict[Hashable, "list[Run] | Sample"]):

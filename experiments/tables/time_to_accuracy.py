@@ -35,7 +35,7 @@ FEW_SEEDS = 3
 DESK_SEEDS = 10
 """Number of seeds of trainings at SCALE=desk.
 
-If trainings vary by 6 %, these seeds suffice to find a difference of 10 % of time.
+If trainings vary by 6 %, ten seeds suffice to find a difference of 10 % of time.
 """
 SAMPLES = "samples"
 """First element of the keys of needs for the number of samples to the target accuracy."""

@@ -34,7 +34,7 @@ RECORD = ROOT / "docs" / "results" / "trust.json"
 DIGITS = 12
 """Number of digits that must be equal in a repeated run.
 
-More than twelve digits cannot be compared, because the last digits of a sum depend on the order of its summands.
+More than ``DIGITS`` digits cannot be compared, because the last digits of a sum depend on the order of its summands.
 """
 TIMEOUT = 1800
 """Greatest number of seconds that a repeated run may take."""

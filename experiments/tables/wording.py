@@ -78,12 +78,12 @@ NO_NUMBER = "no number could be had"
 MAX_COLUMNS = 4
 """Greatest number of columns of a grid of comparisons.
 
-A grid that would have more has its rows and columns exchanged.
+A grid that would have more columns has its rows and columns exchanged.
 """
 
 
 def symbol(verdict: str) -> str:
-    """Return the symbol of a verdict on a comparison or a claim."""
+    """Return the symbol for a verdict on a comparison or a claim."""
     return SYMBOLS[verdict]
 
 

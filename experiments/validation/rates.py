@@ -49,10 +49,10 @@ class Check(NamedTuple):
 
 
 class Share(NamedTuple):
-    """The fraction of the links' rate that ring all-reduces reach with their payload: on average, and the greatest.
+    """The fraction of the links' rate that ring all-reduces reach with their payload: on average, and at best.
 
-    A link never carries more than its rate, whatever other programs the machine runs. The fraction in the fastest
-    all-reduce therefore shows the rate of the link itself.
+    A link never carries more than its rate, whatever other programs the machine runs. The fraction that the fastest
+    all-reduce reaches therefore shows the rate of the link itself.
     """
 
     mean: float
@@ -81,9 +81,9 @@ def output(command: list, seconds: float) -> str:
 def spin(testbed: Testbed, seconds: float = 60) -> list[float]:
     """Let all hosts compute at once; return the processor seconds that each host has had.
 
-    The hosts' processes compute long enough for the limits of their processors to have an even effect. Only the
-    processor time of a host counts, and not how much the host computes in this time. The computed amount would
-    mislead, because cores that are threads of one physical core slow each other down.
+    The hosts compute for so long that the limits of their processors have an even effect. Only the processor time of a
+    host counts, and not how much the host computes in this time. The amount of computing would mislead, because cores
+    that are threads of one physical core slow each other down.
 
     Raises subprocess.CalledProcessError if a host's program fails, and TimeoutExpired after ``seconds``.
     """

@@ -27,7 +27,7 @@ class EmulatedCluster:
     cpu: float | None = None
     """Number of cores of each host.
 
-    The default is `SHARE_OF_CORES` times a fair share of the machine's cores.
+    The default number of cores of a host is `SHARE_OF_CORES` times a fair share of the machine's cores.
     """
     slow: Mapping[int, float] = field(default_factory=dict, hash=False)
     slow_links: Mapping[int, str] = field(default_factory=dict, hash=False)

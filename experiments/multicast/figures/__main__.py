@@ -10,8 +10,9 @@ SSGD by multicast runs twice, the second time as a control. A run whose run file
 interrupted experiment continues where it stopped.
 
 The program makes a picture and a table for each figure of the paper. The picture and the table show the measured
-values. They also show, for the same runs, the values that follow from three ways to count a packet to several nodes.
-The program also writes a page that states which claims of the paper reproduce, and a CSV file with all numbers.
+values. The picture and the table also show, for the same runs, the values that follow from three ways to count a
+packet to several nodes. The program also writes a page that states which claims of the paper reproduce, and a CSV file
+with all numbers.
 """
 
 import argparse

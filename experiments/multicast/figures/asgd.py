@@ -28,8 +28,8 @@ RECORDED = ROOT / "docs" / "results" / DESK.name
 def factors(task: Task, nodes: Iterable[int]) -> dict[int, float]:
     """Return, by number of nodes, how many times as many samples ASGD needs to the benchmark accuracy as SSGD.
 
-    The ratio is between medians over the recorded trainings of one version of the code. Numbers of nodes without
-    recorded trainings are left out.
+    The ratio of samples is computed from medians over the recorded trainings of one version of the code. Numbers of
+    nodes without recorded trainings are left out.
     """
     with TemporaryDirectory() as folder:
         records.unpack(RECORDED, Path(folder))

@@ -70,7 +70,7 @@ def page(shown: Mapping[int, Shown], found: Found, nodes: list[int], rounds: int
 def table(shown: Shown) -> str:
     """Return a figure's table of medians, and of ratios to SSGD by multicast.
 
-    A measured ratio has its interval or range.
+    In the table, a measured ratio has its 95 % interval or its range.
     """
     rows = []
     for x in sorted({x for points in shown.lines[IP].values() for x in points}):
@@ -121,7 +121,7 @@ def controls(found: Found) -> Iterator[str]:
 def summary(shown: Mapping[int, Shown]) -> Iterator[str]:
     """Yield a table of the verdicts on all claims by figure and view.
 
-    The next text lists where claims hold that only some comparisons support.
+    The second text lists the comparisons that support claims which are supported only in part.
     """
     rows, held = [], []
     for number, each in shown.items():

@@ -40,8 +40,8 @@ CONDITIONS = Conditions(SMOKE, emulated=True)
 class Small(NamedTuple):
     """A task of the paper on smaller data and with a smaller model, so that a training step is short.
 
-    Its images are half as wide and half as high as the images in the paper. The layers of its model have about a
-    quarter of the parameters that the layers of the paper's model have.
+    The images of the reduced task are half as wide and half as high as the images in the paper. The layers of the
+    reduced task's model have about a quarter of the parameters of the paper's model.
 
     compute_seconds: seconds in which one whole core computes a gradient. On a host, which has `CPU` cores, the ratio of
     communication to computing (Tcomm / Tcalc) of SSGD by multicast on 8 nodes is 9 (DNN) or 4 (CNN). In the paper's
@@ -113,7 +113,8 @@ def of_best(n: int) -> list[Method]:
 def turns(wanted: dict[Task, dict[int, list[Method]]], rounds: int) -> Iterator[Turn]:
     """Yield all runs, round by round.
 
-    wanted: the methods of the figures, by task and number of nodes. The reference and its control are added.
+    wanted: the methods of the figures, by task and number of nodes. The reference (SSGD by multicast) and its control
+    are added to the methods.
     """
     for number in range(rounds):
         for task, by_nodes in wanted.items():

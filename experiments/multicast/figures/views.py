@@ -68,12 +68,12 @@ def steps_of(run: Run) -> float:
 def megabytes_sent(run: Run) -> float:
     """Return the MB that the network interfaces of all nodes send in a step.
 
-    For runs from `accounted`, these are the counted MB.
+    For a run from `accounted`, the returned number is the counted MB.
     """
     return float(run.traffic["interface"][:, 0].sum()) / steps_of(run) / 1e6
 
 
-# ---- as numbers
+# ---- functions that list the numbers of runs
 
 
 class FigureRun(NamedTuple):

@@ -50,7 +50,7 @@ The last three choices in ``OPTIONS`` are variants of the method `AUTOMATIC`.
 """
 
 
-# ---- at equal traffic
+# ---- the comparison at equal traffic
 
 
 def equal_traffic_needs(conditions):
@@ -143,7 +143,7 @@ TITLE = "The verdict on time with other choices where the paper is silent"
 register("adgossip-robustness", TITLE, robustness_needs, show_robustness)
 
 
-# ---- a constant threshold
+# ---- the effect of the constant threshold
 
 
 def threshold_needs(conditions):
@@ -209,7 +209,7 @@ def show_exchange_rate(found, section):
 def rates_of_halves(shorter, longer):
     """Return the exchanges per step in the first and in the second half of a training, as two samples by seed.
 
-    shorter: runs of half the training's length. longer: runs of the whole length.
+    shorter: runs of half the training's length. longer: runs of the training's whole length.
     """
     early, all_of_it = (
         {run.attributes["seed"]: np.array([exchanges(run), run.ranks["steps"].sum()]) for run in runs}

@@ -55,7 +55,7 @@ def paper_number(claim: str) -> float:
     return read_claims([papers.folder("adgossip")])[claim]["low"]
 
 
-# ---- numbers of runs
+# ---- functions that compute numbers of runs
 
 
 def each(measure: Callable[[Run], float | None], found: Mapping[str, list[Run]]) -> dict[str, Sample]:
@@ -91,7 +91,7 @@ def columns_until_target(found: Mapping[str, list[Run]]) -> dict[str, dict[str, 
     }
 
 
-    # ---- figures and tables
+    # ---- functions that draw figures and write tables
 
 
 def show_columns(
@@ -120,7 +120,7 @@ def show_table(section: Section, caption: str, first: str, columns: dict[str, di
 def adaptive_against_others(
     values: dict[str, Sample], condition: str, number: float | None = None, **options
 ) -> list[Case]:
-    """Return comparisons (cases) that test whether each adaptive method has less than each other method.
+    """Return comparisons (cases) that test whether each adaptive method needs less than each other method.
 
     Comparisons with the paper's baselines are evidence, and all other comparisons are controls. values: samples by
     name of the method. condition: text of the condition, to which the name of the adaptive method is added. number:

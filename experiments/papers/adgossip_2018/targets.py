@@ -68,7 +68,7 @@ CHOSEN_RATE_NOTE = (
 )
 
 
-# ---- traffic
+# ---- figures on traffic
 
 
 def traffic_needs(conditions):
@@ -98,7 +98,7 @@ def show_traffic(found, section):
 register("adgossip-traffic", "Bytes until a fixed accuracy, against fixed periods", traffic_needs, show_traffic)
 
 
-# ---- time
+# ---- figures on time
 
 
 def time_needs(conditions):
@@ -143,7 +143,7 @@ def show_time(found, section):
 register("adgossip-time", "Time to a fixed accuracy, against fixed periods", time_needs, show_time)
 
 
-# ---- accuracy
+# ---- figures on accuracy
 
 
 def accuracy_needs(conditions):
@@ -176,7 +176,7 @@ def show_accuracy(found, section):
 register("adgossip-accuracy", "Accuracy, compared with fixed periods", accuracy_needs, show_accuracy)
 
 
-# ---- elastic averaging
+# ---- figures on elastic averaging
 
 
 def elastic_needs(conditions):

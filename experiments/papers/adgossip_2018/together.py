@@ -64,10 +64,10 @@ def all_of(cases: Sequence[Case], condition: str, baseline: str) -> Case:
     """Return a comparison (case) that tests whether the claims of all ``cases`` hold at once.
 
     The verdict of the returned case is "supported" if all ``cases`` are supported. The verdict of the returned case is
-    "refuted" if one of ``cases`` is refuted or shows no difference. If none is, but some are not supported, the
-    verdict is "inconclusive". The p value of the returned case is the greatest p value of ``cases`` if all are
-    supported, and the least p value of the refuted cases if there are any. The note of a returned case with the
-    verdict "refuted" names the effects that refute the claims.
+    "refuted" if one of ``cases`` is refuted or shows no difference. If some cases are undecided, and none is refuted
+    or shows no difference, the verdict of the returned case is "inconclusive". The p value of the returned case is the
+    greatest p value of ``cases`` if all are supported. If some are refuted, it is the least p value of the refuted
+    cases. The note of a returned case with the verdict "refuted" names the effects that refute the claims.
     """
     failing = [case for case in cases if case.verdict in (REFUTED, ALIKE)]
     if failing:

@@ -31,7 +31,7 @@ STEP_SECONDS = {"desk": 0.1}
 DEFAULT_STEP_SECONDS = 0.005
 """Approximate seconds of a worker's step, by the scale's name.
 
-At SCALE=desk, the seconds hold for the CNN on a fifth of a core. The default step time holds for the very small
+At SCALE=desk, a step of the CNN on a fifth of a core takes about 0.1 s. The default step time holds for the very small
 network, and approximately for the CNN on a GPU.
 """
 DESK_SEEDS = 10
@@ -45,8 +45,8 @@ class Delays:
     """The delays of the workers in a run; the server has no delays.
 
     factor: how many times more slowly worker ``SLOW`` computes. probability: probability with which a step of any
-    worker takes longer. steps: additional time of such a longer step, in steps; exponentially distributed with this
-    mean.
+    worker takes longer. steps: mean additional time of a longer step, in steps; the additional times are exponentially
+    distributed.
     """
 
     name: str
@@ -96,7 +96,7 @@ def against_range(cases: Sequence[Case], least: float | None, most: float) -> li
     """Return ``cases`` (comparisons), with the paper's numbers added to two of them for each source of times.
 
     For each source of times (simulated or measured), the greatest effect is compared with the paper's greatest number.
-    The least effect is compared with the paper's least number, if the paper states one.
+    For each source of times, the least effect is compared with the paper's least number, if the paper states one.
     """
     ends: dict[Case, float] = {}
     for source in dict.fromkeys(case.source for case in cases):
@@ -136,7 +136,7 @@ def tuned_under(conditions: Conditions, delays: Delays) -> tuple[str, ...]:
 
 
 def seeds(conditions: Conditions, source: str, deciding: bool) -> int | None:
-    """Return the number of seeds.
+    """Return the number of seeds of a training.
 
     Measured runs have three seeds, and simulated trainings that decide a claim at SCALE=desk have ten. For trainings
     that are neither measured nor decide a claim, None is returned, so that the scale (size of the experiment)

@@ -96,7 +96,7 @@ def labelled(run: Run, delays: Delays) -> Labelled:
 
 
 def needs(conditions: Conditions) -> dict[Key, Trainings]:
-    """Return the specifications of the runs.
+    """Return the specifications of the runs that the target needs, by delays, source of times and rule.
 
     Simulated runs compute no gradients, because no label depends on a gradient.
     """

@@ -1,4 +1,4 @@
-"""The speed of runs without their start, and the time to the target accuracy at this speed."""
+"""Functions that compute the speed of runs without their start, and the time to the target accuracy at this speed."""
 
 from scipy.stats import linregress
 

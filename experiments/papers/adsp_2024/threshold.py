@@ -36,7 +36,7 @@ def needs(conditions: Conditions) -> dict[int | str, Trainings]:
 def bounds(conditions: Conditions, s: int) -> tuple[str, ...]:
     """Return the overrides for a threshold.
 
-    For the threshold in adsp.toml, there are none, so that several targets share the run.
+    For the threshold in adsp.toml, no overrides are returned, so that several targets share the run.
     """
     options = conditions.load(CONFIGS[OURS]).algorithm_options
     wanted = {"s": s, "smax": RATIO * s}

@@ -53,7 +53,7 @@ def undecided(case: Case, why: str) -> Case:
     return replace(case, verdict=INCONCLUSIVE, note="; ".join(filter(None, [case.note, why])))
 
 
-# ---- table 2
+# ---- functions for table 2 of the paper
 
 
 def single_needs(conditions) -> dict:

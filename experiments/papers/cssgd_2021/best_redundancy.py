@@ -147,7 +147,7 @@ def mean_savings(task: Task, variant: Task, network: Network, times: dict[int, d
     return cases
 
 
-# ---- scaling
+# ---- functions for the scaling over the number of nodes
 
 
 def scaling_needs(conditions) -> dict:
@@ -211,7 +211,7 @@ def show_scaling(found: Found, section: Section):
 def rates_of_a_node(found: Found, task: Task, network: Network, name: str, nodes: list[int]) -> dict[int, Sample]:
     """Return the samples per second that a node trains on, by number of nodes.
 
-    Schemes with redundancy have their best redundancy.
+    Schemes with redundancy are shown with their best redundancy.
     """
     batch = task.batch(found.conditions)
     chosen = {n: ASGD if name == ASGD.name else best(found, task, network, name, n) for n in nodes}

@@ -45,9 +45,9 @@ in which nothing is sent.
 
 
 class Scheme(NamedTuple):
-    """A scheme of `coding.cost`.
+    """A scheme of sending gradients, by its name in `coding.cost`.
 
-    If ``has_redundancy`` is true, its redundancy r is the best of 1 to n-1; if false, r is 1.
+    If ``has_redundancy`` is true, the scheme's redundancy r is the best of 1 to n-1; if false, r is 1.
     """
 
     name: str
@@ -79,7 +79,7 @@ def reaches(scheme: Scheme, n: int, percent: float) -> float | None:
     return float(brentq(lambda ratio: saving(scheme, n, ratio) - percent, least, greatest, xtol=1e-9))
 
 
-# ---- measurements
+# ---- functions on measurements
 
 
 class CurvePoint(NamedTuple):
@@ -110,7 +110,7 @@ def point_case(point: CurvePoint, number: float) -> Case:
     return decide.less(point.shares, once, where, MULTICAST.name, number=number, source=MEASURED, pairs=True)
 
 
-# ---- figures and tables
+# ---- functions that draw figures and write tables
 
 ACCOUNTING = (
     "time of a step: measured by IP multicast in two rounds, which decide little; and computed from counted bytes, for "
@@ -188,8 +188,8 @@ def facts(n: int, task: Task, number: float, even: float | None, reached: float 
     """Return the comparisons (cases) that follow from computed bytes alone.
 
     even, reached: the ratios Tcomm / Tcalc from which on CSSGD saves time, and saves the paper's number. most:
-    greatest saving, in per cent, at the ratios at which the redundancy that the paper finds best is the best in its
-    model.
+    greatest saving, in per cent, at the ratios at which the redundancy that the paper finds best is the best in the
+    paper's model.
     """
     where, ratio = f"{task.name}, n = {n}, shared medium", "Tcomm / Tcalc"
     return [

@@ -85,7 +85,7 @@ NAIVE: dict[str, Amount] = {
     "SSGD by unicast": lambda n, r: count("SSGD", n, r).per_receiver,
     "SSGD by multicast": lambda n, r: count("SSGD", n, r).once,
 }
-"""Methods that the paper may mean by "naive" method.
+"""Methods that the paper may mean by "the naive method".
 
 The amounts of naive methods are compared with CSSGD's amount, in which packets count once, as in the paper.
 """

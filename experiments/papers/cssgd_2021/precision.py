@@ -27,7 +27,7 @@ LOSSY = tuple(
 """Methods that quantise gradients (QSGD, signs) or send random parts of gradients, all with error feedback."""
 
 
-# ---- coded training
+# ---- functions for coded training
 
 
 def needs(conditions) -> dict:

@@ -123,7 +123,7 @@ def best(by_r: dict[int, Sample]) -> set[int]:
 def optimum(times: dict, name: str, kind: str, task: Task, network: Network) -> Case:
     """Return the case (comparison) on the redundancy that the paper finds best.
 
-    The case is supported if this redundancy is best with every seed, and refuted if with none.
+    The case is supported if the paper's redundancy is the best with every seed, and refuted if with none.
     """
     found = best(times[name])
     holds = found == {task.best_r} if len(found) == 1 or task.best_r not in found else None

@@ -141,9 +141,8 @@ def all_coded(n: int) -> list[Method]:
 def perhaps_fastest(n: int) -> list[Method]:
     """Return CSSGD with redundancy 1, and with each redundancy r that sends fewer bytes than redundancy 1.
 
-    Only such redundancies can give the fastest step. A redundancy r that does not send fewer bytes than redundancy 1
-    computes more, and is therefore slower. With redundancy r, all n nodes together send n C(n-1, r) / r gradients in a
-    step.
+    A redundancy r that does not send fewer bytes than redundancy 1 computes more, and is therefore slower. With
+    redundancy r, all n nodes together send n C(n-1, r) / r gradients in a step.
     """
     return [method for method in all_coded(n) if method.r == 1 or math.comb(n - 1, method.r) < method.r * (n - 1)]
 
@@ -217,7 +216,7 @@ def alone(conditions: Conditions, task: Task) -> Setting:
 def case_nodes(nodes: list[int]) -> list[int]:
     """Return the numbers among ``nodes`` for which algorithms are compared.
 
-    If `CASE_NODES` has none of these numbers, all are returned.
+    If `CASE_NODES` has none of the numbers in ``nodes``, all of ``nodes`` are returned.
     """
     return [n for n in nodes if n in CASE_NODES] or nodes
 

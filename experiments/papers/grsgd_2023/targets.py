@@ -39,7 +39,7 @@ SCENARIOS = {
     SLOW_LINKS: "On slow links, models arrive late, and late models bring training less far.",
 }
 
-# ---- time and accuracy
+# ---- figures on time and accuracy
 
 TIME = TimeToAccuracy(
     dict.fromkeys((RING, DPSGD), "grsgd-time"),
@@ -72,7 +72,7 @@ ACCURACY = FinalAccuracy(
 )
 register("grsgd-epoch-acc", "Accuracy after the same number of samples", ACCURACY.needs, ACCURACY.show)
 
-# ---- waiting
+# ---- figures on waiting
 
 MAX_WAIT_RATIO = 0.01
 """Greatest waiting time that counts as not waiting, as a fraction of the waiting time of ring all-reduce."""
