@@ -69,7 +69,7 @@ def content(r: int, s: int, ranks: int, steps: int, stragglers: dict) -> dict:
 
 
 def simulated(r: int, s: int, ranks: int, steps: int, sigma: float, stragglers: dict) -> tuple[float, float]:
-    """Simulate a training on gigabit Ethernet; return the seconds of a step, and those that a rank waits in it."""
+    """Simulate a training on gigabit Ethernet; return how long a step takes, and how long a rank waits in it."""
     config = parse(content(r, s, ranks, steps, stragglers))
     job = Simulation(config, ranks, network("1gbit,50us"), f"lognormal:{STEP},{sigma}", timing_only=True)
     job.train()

@@ -1,9 +1,9 @@
 """Prints the name of a run file, and checks whether the run need not be repeated.
 
-Sweeps call this script before each run. The command ``python slurm/finished.py BEGINNING RANKS CONFIG.toml [--set
-key=value ...]`` prints ``BEGINNING-DIGEST.h5``. The digest depends on the configuration, the number of ranks and the
-user's own code, so that runs of different settings have different files. The exit code is 0 if the run need not be
-repeated.
+Sweeps of Slurm jobs call this script before each run. The command ``python slurm/finished.py BEGINNING RANKS
+CONFIG.toml [--set key=value ...]`` prints ``BEGINNING-DIGEST.h5``. The digest depends on the configuration, the number
+of ranks and the user's own code, so that runs of different settings have different files. The exit code is 0 if the
+run need not be repeated.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from grsgd.runs.finished import finished_run, is_tested
 
 
 def finished(path: str, ranks: int, wanted: config.Config) -> bool:
-    """Return True if ``path`` has a run of this configuration on ``ranks`` ranks that completed or diverged.
+    """Return True if ``path`` has a run of the configuration ``wanted`` on ``ranks`` ranks that completed or diverged.
 
     If the run uses an algorithm, a model or data from a file of the user, this file must be unchanged.
     """

@@ -82,7 +82,7 @@ echo export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 class ClusterError(RuntimeError):
     """Error: the cluster does not exist, or cannot be made.
 
-    The message is one line.
+    The message of a ClusterError is one line.
     """
 
 
@@ -141,7 +141,7 @@ def check_machine():
 def keep(options):
     """Run a cluster until SIGTERM, in the keeper process.
 
-    When all nodes are idle, print how to use the cluster, and nothing else.
+    When all nodes are idle, the keeper process prints how to use the cluster, and nothing else.
     """
     hosts = testbed_hosts()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
@@ -258,7 +258,7 @@ def idle(environment: dict) -> int:
 def last_words(folder: Path) -> str:
     """Return the lines of the daemons' logs that say why the cluster failed.
 
-    The message needs these lines, because the logs are removed with the cluster.
+    The message of a failed start needs lines of the logs, because the logs are removed with the cluster.
     """
     paths = sorted([*folder.glob("*.log"), *folder.glob("*.out")])
     lines = [f"{path.name}: {line}" for path in paths for line in path.read_text(errors="replace").splitlines()]
