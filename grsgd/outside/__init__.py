@@ -1,4 +1,4 @@
-"""Import of objects from outside this package, such as a user's model. A configuration refers to such an object by
+"""Import of objects from outside this package, such as a user's model. A configuration refers to an outside object by
 ``FILE.py:NAME``, by ``PACKAGE.MODULE:NAME``, or by the name of a plug-in.
 
 A plug-in is an entry point that an installed package declares in one of the groups ``grsgd.algorithms``,

@@ -128,9 +128,9 @@ def check_end(config: Config, compute: ComputeTime):
 
 
 def check_free_running(config: Config, compute: ComputeTime, latency: float):
-    """Raise ConfigError if steps of an asynchronous algorithm take 0 seconds of simulated time. With such steps,
-    simulated time would never advance. The message that ends the run would never arrive, and ranks would take steps for
-    ever."""
+    """Raise ConfigError if steps of an asynchronous algorithm take 0 seconds of simulated time. With steps of 0
+    seconds, simulated time would never advance. The message that ends the run would never arrive, and ranks would take
+    steps for ever."""
     if latency + compute.median == latency:
         raise ConfigError(
             f"--compute {compute}: a step takes no time, so {config.algorithm.name} would never end: no rank waits, "

@@ -152,7 +152,7 @@ class SimulatedDriver:
         """Activity that runs at present. If no activity runs, the activity that ran last."""
         self.polled: list[Activity] = []
         """Activities that wait for a flag of this rank, and not for a message. After each event of this rank, the
-        driver tests whether these activities can continue."""
+        driver tests whether activities in `polled` can continue."""
         self.random_state: torch.Tensor | None = None
         """State of torch's random generator on this rank; None if the rank draws no random numbers. Each simulated rank
         has its own stream of random numbers, as a real process would have."""
@@ -161,8 +161,8 @@ class SimulatedDriver:
         self._background: list[Activity] = []
         self._beside: list[Activity] = []
         self.abandoned: list = []
-        """Receives of abandoned schedules. This list is always empty, because a simulation writes nothing into the
-        arrays of abandoned schedules."""
+        """Receives of abandoned schedules. The list `abandoned` is always empty, because a simulation writes nothing
+        into the arrays of abandoned schedules."""
         self._running = False
         self.is_dead = self.polls_messages = False
         """``is_dead``: whether the rank's process has died. ``polls_messages``: whether an arriving message, too, lets
@@ -318,7 +318,7 @@ class SimulatedDriver:
 
     def stop_error(self, activity: Activity) -> Exception | None:
         """Return the error that `watch` raises, if a message without a posted receive has arrived.
-        Return None if all arrived messages had receives, or if `watch` raises no error.
+        Return None if all arrived messages had posted receives, or if `watch` raises no error.
 
         ``activity`` is an activity whose schedule waits, or is about to wait. Only the main program gets the error of
         `watch`, and only while it waits for other ranks and not for a timer.

@@ -29,8 +29,8 @@ MIN_WEIGHT = 0.1
 QUEUED_WEIGHT = 0.01
 """Factor by which the weight of a flow is multiplied while its first bytes wait in the sender's queue."""
 SHARING_PRIORITY = 2
-"""Priority, for SimPy, of the event that divides the bandwidth of ports among flows. This priority puts the event after
-all beginnings and ends of flows at the same simulated moment."""
+"""Priority, for SimPy, of the event that divides the bandwidth of ports among flows. `SHARING_PRIORITY` puts the event
+after all beginnings and ends of flows at the same simulated moment."""
 
 
 class Port:
@@ -65,8 +65,8 @@ class Connection:
         self.queue: list[Flow] = []
         self.nbytes = 0
         self.free_at = 0.0
-        """Moment at which the last message has left that `grsgd.simulator.fast_ring` has calculated; 0 without such a
-        one."""
+        """Moment at which the last message that `grsgd.simulator.fast_ring` has calculated has left; 0 if it has
+        none."""
 
 
 class Flow:
@@ -115,8 +115,8 @@ class Network:
         self.cuts: dict[int, tuple[float, float]] = {}
         """Two moments for each rank whose links are cut: the beginning and the end of the cut, in simulated seconds."""
         self._cables: dict[tuple[Place, Place], tuple[Cable, Port]] = {}
-        """Cables that messages have used so far, each with the `Port` of its direction. The key is the pair of ranks,
-        hosts or switches from which and to which the cable leads."""
+        """Cables that messages have used so far, each with the `Port` of its direction. The key is the pair of places
+        (ranks, hosts or switches) from which and to which a cable leads."""
         self._connections: dict[tuple, Connection] = {}
         self._dirty: dict[Port, None] = {}
 
@@ -211,8 +211,8 @@ class Network:
         """Remove ``flow`` from its ports, because its last byte has left. Begin to send the next message in the queue
         of the flow's connection.
 
-        If a link of the connection's sender or receivers is cut at present, the next message begins when these links
-        work again.
+        If a link of the connection's sender or receivers is cut at present, the connection's next message begins when
+        its links work again.
         """
         for port in flow.connection.ports:
             del port.flows[flow]

@@ -33,7 +33,7 @@ class Left(NamedTuple):
 
 
 def main(task: int, ranks: list[Left]):
-    """Wait until the processes of all ``ranks`` of the job have ended. When all these processes have ended, write the
+    """Wait until the processes of all ``ranks`` of the job have ended. When all ranks' processes have ended, write the
     run file, unless the job has written it. ``task`` is the descriptor of an open file that describes the run as a
     pickle."""
     for rank in ranks:

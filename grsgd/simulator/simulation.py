@@ -261,7 +261,7 @@ class Simulation:
 
     def records(self) -> tuple[list[RankMeasurements], list[int] | None]:
         """Return the measurements of all ranks, and the list of lost ranks, without which the other ranks went on. The
-        list is None if no rank was lost.
+        list of lost ranks is None if no rank was lost.
         """
         left, ranks = self.left(), range(self.ranks)
         lost = [rank for rank in ranks if rank not in left]

@@ -374,8 +374,8 @@ def remove(name: str, seconds: float = 10.0):
 
 @contextmanager
 def only_one(seconds: float = 120.0):
-    """Return a context in which this process may create and remove testbeds. Only one process at a time can be in such
-    a context.
+    """Return a context in which this process may create and remove testbeds. Only one process at a time can be in the
+    context.
 
     Raises TestbedError if another process stays in the context for ``seconds``.
     """

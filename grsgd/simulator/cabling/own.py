@@ -14,8 +14,8 @@ NOWHERE = -1
 
 
 class OwnCabling(Cabling):
-    """A network of ranks and switches that are joined by the ``cables`` of a network file. Each cable has one
-    direction. Messages take a route with the least number of cables.
+    """A network of ranks and switches that are joined by the ``cables`` of a network file. A cable carries messages in
+    one direction only. Messages take a route with the least number of cables.
 
     Ranks forward messages for other ranks. If ``c`` cables at a rank or switch begin equally short routes to the
     receiver, the receiver's number chooses one of these cables, as in the rule D-mod-k (Zahavi 2010). The receiver's

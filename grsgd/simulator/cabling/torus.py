@@ -13,7 +13,7 @@ class Torus(Cabling):
     A message travels along one dimension after the other, from the first dimension to the last (Dally, Seitz 1987). In
     each dimension the message takes the shorter way round the ring of ranks. If both ways round the ring are equally
     long, the message goes to higher coordinates from an even coordinate, and to lower coordinates from an odd one. Both
-    directions of a dimension therefore carry the same number of messages if all ranks send to the opposite side. Ranks
+    directions of a dimension therefore carry equally many messages if each rank sends to the opposite rank. Ranks
     forward messages of other ranks, and can send over all their cables at the same time. In a dimension of size 2 both
     neighbours of a rank are the same rank, to which one cable leads.
     """

@@ -233,7 +233,7 @@ def measure_queue(comm, sender: int, early: int, late: int, nbytes: int):
     message to ``late`` delays the message to ``early``, and the sender computes the bytes in its queue from this delay.
     Returns the median number of bytes on rank ``sender``, and None on other ranks.
 
-    nbytes: bytes of each message. The measurement can find at most ``nbytes / 2`` bytes in the queue.
+    nbytes: bytes of each message. `measure_queue` can find at most ``nbytes / 2`` bytes in the queue.
     """
     message, other = np.zeros(nbytes, np.uint8), np.zeros(nbytes, np.uint8)
     signal = np.zeros(1)
@@ -269,7 +269,7 @@ def seconds_of_first(comm, early: int, late: int | None, buffers, wait: float):
 
 
 def take_part(comm, sender: int, message, signal):
-    """Receive one message of `measure_queue` from rank ``sender``, and answer this message. This function is a
+    """Receive one message of `measure_queue` from rank ``sender``, and send an answer. This function is a
     generator that yields the objects it waits for."""
     yield comm.Irecv(message, sender, tags.CALIBRATION)
     yield comm.Isend(signal, sender, tags.CALIBRATION)

@@ -60,8 +60,9 @@ EXCHANGES, WAITS, WAIT_SECONDS = 25, 9, 0.1
 """Number of exchanges of short messages per measurement (``EXCHANGES``), number of measurements (``WAITS``), and
 seconds for which a rank waits (``WAIT_SECONDS``).
 
-In the measurements of exchanges and of waits, two ranks send and receive messages, and neither rank computes. The
-results are the processor time of an exchange and of a wait, which both use up a rank's quota of processor time.
+In the measurements of exchanges and of waits, two ranks send and receive messages, and neither rank computes.
+The measurements give the processor time of an exchange and of a wait, which both use up a rank's quota of
+processor time.
 """
 
 
@@ -284,7 +285,7 @@ class MessageMeter:
     def reactions(self, costs: dict[str, Spread], exchanges: np.ndarray | None) -> tuple[Spread, Spread]:
         """Return two delays in seconds, relative to a rank that waits and looks for messages without pause.
 
-        The first result is how much later a computing rank notices a message, and the second result is how much later a
+        The first delay is how much later a computing rank notices a message, and the second is how much later a
         sleeping rank does. Rank ``there`` sends questions and measures the seconds until rank ``here`` has answered. If
         a communication thread moves messages, the delay of a computing rank is computed from ``exchanges``, and not
         from answers. The reason is that, under a quota of processor time, the time of an answer depends on the moment

@@ -32,8 +32,8 @@ class Effort(NamedTuple):
     trips of short messages measure the latency, and round trips of long messages the bandwidth."""
 
     most_rounds: dict[int, int]
-    """Largest number of round trips for each size of message in bytes. The first key is the size of the short
-    messages."""
+    """Largest number of round trips for each size of message in bytes. The first key in `most_rounds` is the size of
+    the short messages."""
     least_rounds: int
     """Smallest number of round trips, 2 or more, even if they take longer than ``seconds``."""
     seconds: float

@@ -28,11 +28,11 @@ from grsgd.job import launch
 from grsgd.simulator.calibration.computing import MeasuringRank
 
 STEPS, UNTIMED_STEPS = 20, 4
-"""Number of training steps of the measurement (``STEPS``). The time of the first ``UNTIMED_STEPS`` of these steps does
+"""Number of training steps of the measurement (``STEPS``). The time of the first ``UNTIMED_STEPS`` training steps does
 not count."""
 STEPS_ALONE = 5
-"""Number of steps that a rank takes without other ranks before the measured training. The median time of these steps is
-subtracted from the time of each training step."""
+"""Number of steps that a rank takes without other ranks before the measured training. The median time of the steps
+taken alone is subtracted from the time of each training step."""
 CALLS = ("Isend", "Issend", "Irecv", "Ibcast", "Iallreduce", "Iprobe")
 """Names of the methods of a communicator whose time a `WorkMeter` does not count."""
 

@@ -4,9 +4,9 @@ the simulator need not simulate each message.
 Neither the messages of an all-reduce nor their order depend on times. The messages are therefore recorded only once for
 each size of array. If no two connections (pairs of sender and receiver) of the all-reduce share a port, as on a ring,
 no message slows down another message. Without shared ports, the code calculates only the moments at which each message
-is posted, leaves and arrives. Such a moment is a sum of times, such as transfer times and latencies. The compiled code
-adds times in the same order as `grsgd.simulator.messages` and `grsgd.simulator.flows`, so that rounding gives the same
-results.
+is posted, leaves and arrives. The moment of a message is a sum of times, such as transfer times and latencies. The
+compiled code adds times in the same order as `grsgd.simulator.messages` and `grsgd.simulator.flows`, so that rounding
+gives the same results.
 
 No rank ends an all-reduce before all ranks have begun it. The times of the all-reduce are therefore calculated when
 the last rank has begun it.

@@ -1,4 +1,4 @@
-"""Replay, on a simulated network, of a GOAL file (a recording of the messages and computations of all ranks). The
+"""Replay of a GOAL file (a recording of the messages and computations of all ranks) on a simulated network. The
 result of a replay is the simulated time at which each rank has ended its operations.
 
 A replay sends messages through the same simulated network as `grsgd simulate`. A computation takes the nanoseconds that
@@ -104,7 +104,7 @@ class GoalReplay:
         self.after_begin: dict[int, list[int]] = defaultdict(list)
         self.after_end: dict[int, list[int]] = defaultdict(list)
         """Indices of operations that wait for another operation, whose index is the key. Operations in ``after_begin``
-        wait for the beginning of the other operation, and operations in ``after_end`` for its end."""
+        wait for the beginning of the key's operation, and operations in ``after_end`` for its end."""
         for place, operation in enumerate(operations):
             for other in operation.irequires:
                 self.after_begin[other].append(place)

@@ -156,8 +156,8 @@ class Trace:
         self.courses: list[list[Dependencies]] = [[] for _ in range(ranks)]
         """Courses of the schedules that have not ended: one list per rank."""
         self.running: list[Dependencies] = []
-        """Stack of courses. The last course belongs to the schedule that runs at present, and earlier courses to
-        schedules that it has interrupted."""
+        """Stack of courses. The last course in `running` belongs to the schedule that runs at present, and earlier
+        courses to schedules that it has interrupted."""
         self.changed: list[Dependencies | TracedOperation | None] = [None] * ranks
         """Last change on each rank: the course of the schedule that ran last, or the operation of the message that was
         completed last."""
