@@ -1,7 +1,9 @@
-"""Encoding and decoding of one rank's packets. A packet is a sum of slices of int32 blocks modulo 2^32.
+"""Encoder and decoder of the packets that one rank sends and receives in coded multicast. A block is the gradient of a
+part of the batch, as int32. A packet is the sum modulo 2^32 of slices of several blocks.
 
-The integers modulo 2^32 form a group: an added number can be subtracted again exactly, even after an overflow. So
-packets of any int32 numbers are decoded exactly. Source: Li, Xie, Mao, Xu, Zhu, Zhang 2021 (CSSGD), formulas (10)-(16).
+The integers modulo 2^32 form a group: an added number can be subtracted again exactly, even after an overflow. Because
+sums modulo 2^32 can be undone, packets of any int32 numbers are decoded exactly. Source: Li, Xie, Mao, Xu, Zhu, Zhang
+2021 (CSSGD), formulas (10)-(16).
 """
 
 import numpy as np
@@ -15,8 +17,9 @@ class Codec:
     """Encoder and decoder of the packets that one rank sends and receives. ``plan`` lists the packets, and ``length``
     is the number of int32 elements of a block.
 
-    A block consists of r consecutive slices, whose sizes are as equal as possible. A packet has as many elements as the
-    longest slice, ``packet_length``. Shorter slices are padded with zeros.
+    A block is divided into r consecutive slices, whose sizes are as equal as possible. The number r is the redundancy
+    of ``plan``: the number of ranks that hold each block. A packet has as many elements as the longest slice,
+    ``packet_length``. Slices shorter than ``packet_length`` are padded with zeros.
 
     The attribute ``own`` has the numbers of the blocks that the rank holds, in ascending order. The attribute
     ``missing`` has the numbers of the blocks that the rank lacks, in ascending order. The parameter ``own`` of the
@@ -39,26 +42,26 @@ class Codec:
 
     def decode(self, packet: Packet, content, own, out):
         """Subtract the slices that this rank knows from ``content``, the content of the received ``packet``. Write the
-        remaining slice, which this rank lacks, into ``out``.
+        slice that remains after the subtraction, which this rank lacks, into ``out``.
 
-        ``content``: int32 of shape [packet_length]. ``out``: int32 with the length of the slice that `missing_slice`
-        returns. ``out`` may be the beginning of ``content``.
+        ``content``: int32 of shape [packet_length]. ``out``: int32 array as long as the slice whose position
+        `missing_slice` returns. ``out`` may be a view of the first elements of ``content``.
         """
         kernels(out).strip_slices(content[: out.size], own.reshape(-1), *self._known_slices(packet), out)
 
     def add_known(self, packet: Packet, own, content):
         """Add the slices of ``packet`` that this rank knows to ``content``: int32 of shape [packet_length].
 
-        If ``content`` is the slice that this rank lacks, padded with zeros, ``content`` becomes the content of the
-        packet.
+        If ``content`` is at first the slice that this rank lacks, padded with zeros, `add_known` turns ``content`` into
+        the content of ``packet``.
         """
         rows = own.reshape(-1)
         for start, length in zip(*self._known_slices(packet), strict=True):
             content[:length] += rows[start : start + length]
 
     def missing_slice(self, packet: Packet) -> tuple[int, int, int]:
-        """Return the position of the slice that the received ``packet`` brings: the number of the block, and the
-        slice's begin and end in the block.
+        """Return the position of the slice of the received ``packet`` that this rank lacks: the number of the block,
+        and the slice's begin and end in the block.
 
         Raises ValueError if this rank holds all blocks of the packet.
         """
@@ -68,8 +71,8 @@ class Codec:
         raise ValueError(f"rank {self.rank} already holds all blocks of {packet}, which brings nothing to decode")
 
     def _known_slices(self, packet: Packet) -> tuple[np.ndarray, np.ndarray]:
-        """Return the begins and the lengths of the slices of ``packet`` that this rank knows. A begin is an index into
-        the flattened array ``own``."""
+        """Return the begins and the lengths of the slices of ``packet`` that this rank knows. The begin of a slice is
+        an index into the flattened array ``own``."""
         if packet not in self._known:
             self._known[packet] = self._find_slices(packet)
         return self._known[packet]

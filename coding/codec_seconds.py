@@ -1,5 +1,5 @@
-"""Measurement of the seconds that this processor takes to encode and decode packets, in a short trial with packets of
-the real length."""
+"""Measurement of the seconds that this processor takes to encode and decode packets, in a short trial with packets as
+long as in training."""
 
 import statistics
 import time
@@ -12,16 +12,16 @@ from coding.fixed_point import accumulate
 from coding.kernels import kernels
 
 MAX_ELEMENTS = 1 << 20
-"""Largest number of elements of a packet in the trial. Longer packets take the same time per element, because packets
-of `MAX_ELEMENTS` elements do not fit into a cache either."""
+"""Largest number of elements of a packet in the trial that measures coding times. Packets with more elements take the
+same time per element, because packets of `MAX_ELEMENTS` elements do not fit into a cache either."""
 WARM_UP, REPEATS = 1, 5
 
 
 class CodecSeconds(NamedTuple):
-    """Seconds per element of three operations on packets.
+    """Seconds per element that a processor takes for three operations: ``add``, ``encode`` and ``decode``.
 
-    ``add``: add a block that the rank has computed to the sum. ``encode``: encode a packet. ``decode``: decode a packet
-    and add the result to the sum.
+    ``add``: seconds to add one of the rank's own blocks to the sum of all gradients. ``encode``: seconds to encode a
+    packet. ``decode``: seconds to decode a received packet and to add the decoded slice to the sum of all gradients.
     """
 
     add: float
@@ -37,9 +37,9 @@ def measure(scheme: str, r: int, length: int, empty: Callable) -> CodecSeconds:
     """Return the measured seconds per element of coding on this processor, with redundancy r and blocks of ``length``
     elements.
 
-    A packet of the scheme coded has r slices, of which a receiver subtracts r - 1. Packets of other schemes are only
-    copied. ``empty(size, dtype)`` makes an array. If ``empty`` makes arrays in GPU memory, the GPU is measured, else
-    the CPU.
+    With the scheme ``coded``, a packet is a sum of ``r`` slices, of which a receiver subtracts ``r - 1``. With all
+    other schemes a packet is a plain copy of one slice. ``empty(size, dtype)`` returns a new array of ``size``
+    elements. If ``empty`` makes arrays in GPU memory, the GPU is measured, else the CPU.
     """
     slices = r if scheme == "coded" else 1
     size = max(1, min(-(-length // r), MAX_ELEMENTS))

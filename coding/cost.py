@@ -1,8 +1,9 @@
-"""Exact amounts that each scheme sends per exchange of gradients, in bytes or in units of M, the size of one gradient.
+"""Exact amounts of data that the ranks send per exchange of gradients with each scheme, in bytes or in units of M, the
+size of one gradient.
 
 In `Cost.once` a packet to several receivers counts once, as on a shared medium or with true multicast. In
-`Cost.per_receiver` the packet counts once per receiver, as with unicast, trees and relays. The formulas for n ranks and
-redundancy r, with C(n, r) the binomial coefficient:
+`Cost.per_receiver` a packet to several receivers counts once per receiver, as with unicast, trees and relays. The table
+below has the costs of the schemes for n ranks and redundancy r, in units of M. C(n, r) is the binomial coefficient.
 
 | scheme         | sent by a rank | received by a rank | once          | per receiver | source                    |
 |----------------|----------------|--------------------|---------------|--------------|---------------------------|
@@ -16,13 +17,14 @@ redundancy r, with C(n, r) the binomial coefficient:
 | grouped-rs     | q/n            | (n+q-2)/n          | q             | n+q-2        | sums before sending       |
 | tolerant-s     | 1/(r-s)        | (n-1)/(r-s)        | n/(r-s)       | n(n-1)/(r-s) | `coding.tolerant`         |
 
-CSSGD: Li, Xie, Mao, Xu, Zhu, Zhang 2021. With ``per-block`` every block of the batch is computed by one rank and sent
-in its own packet. With ``uncoded`` every block is computed by r ranks, each of which sends one of the block's r slices.
-With r = n each rank knows all blocks, so ``uncoded`` and ``coded`` send nothing. The grouped schemes are from this
-project. A grouped scheme has q groups of ranks, where q is n/r rounded up. If the groups have different sizes, the
-table has the mean over the ranks. With q = 1 the grouped schemes send nothing. With ``tolerant-s`` a step can end
-without s silent ranks, 0 <= s < r. With ``tolerant-s`` a rank needs the messages of n - s - 1 other ranks to end a
-step.
+The source CSSGD is the paper by Li, Xie, Mao, Xu, Zhu, Zhang 2021. With ``per-block`` every block of the batch is
+computed by one rank and sent in its own packet. With ``uncoded`` every block is computed by r ranks, each of which
+sends one of the block's r slices. With r = n each rank knows all blocks, so ``uncoded`` and ``coded`` send nothing. The
+schemes ``grouped-direct`` and ``grouped-rs`` were designed in this project. A grouped scheme divides n ranks into q
+groups, where q is n/r rounded up (r: redundancy). If the groups of a grouped scheme differ in size, the table of costs
+has the mean cost over the ranks. With a single group (q = 1) the grouped schemes send nothing, because each rank
+computes the whole batch. With ``tolerant-s`` a step can end without the messages of s silent ranks, where s is less
+than the redundancy r. With ``tolerant-s`` each of n ranks needs the messages of n - s - 1 other ranks to end a step.
 """
 
 from collections.abc import Callable
@@ -40,8 +42,9 @@ BYTES_PER_ELEMENT = 4
 
 @dataclass(frozen=True)
 class Cost:
-    """Cost of one exchange of gradients. All tuples of a `Cost` have one entry per rank. Amounts are in elements, or in
-    bytes or gradients after a conversion by `times`.
+    """Amounts of data that each rank sends and receives in one exchange of gradients. All tuples of a `Cost` have one
+    entry per rank. The amounts are numbers of elements; the method `times` converts the amounts to bytes or to
+    multiples of a gradient's size.
 
     ``sent``: amount that each rank sends, if a packet to several receivers counts once. ``copies``: amount that each
     rank sends, if a packet counts once per receiver. ``received``: amount that each rank receives. ``packets``: number
@@ -130,8 +133,8 @@ def per_block(n: int, r: int, length: int) -> Cost:
 
 
 def uncoded(n: int, r: int, length: int) -> Cost:
-    """Return the cost in elements of sending slices without coding. Rank i is the p-th holder of C(i, p) C(n-1-i,
-    r-1-p) blocks."""
+    """Return the cost in elements of the scheme ``uncoded``, in which ranks send slices of blocks without coding. For
+    C(i, p) C(n-1-i, r-1-p) blocks, rank i is number p, counted from 0, among the r ranks that hold the block."""
     if r == n:
         return Cost((0,) * n, (0,) * n, (0,) * n, (0,) * n)
     slices = sizes(length, r)
@@ -159,9 +162,9 @@ def grouped_direct(n: int, r: int, length: int) -> Cost:
 
 
 def grouped_rs(n: int, r: int, length: int) -> Cost:
-    """Return the cost in elements of the scheme in which every group sends each chunk to the rank that owns the chunk.
-    The owner of a chunk sums the chunk over all groups and multicasts the sum. If there is only one group, nothing is
-    sent."""
+    """Return the cost in elements of the scheme ``grouped-rs``, in which every group sends each chunk of its gradient
+    to the rank that owns the chunk. The owner of a chunk sums the chunk over all groups and multicasts the sum. If
+    there is only one group of ranks, nothing is sent."""
     placement = GroupedPlacement(n, number_of_groups(n, r))
     if placement.q == 1:
         return Cost((0,) * n, (0,) * n, (0,) * n, (0,) * n)
@@ -179,8 +182,8 @@ def grouped_rs(n: int, r: int, length: int) -> Cost:
 
 
 def tolerant(n: int, r: int, length: int, silent: int) -> Cost:
-    """Return the cost in elements of one message from each rank to all other ranks. A message is as long as one of r -
-    silent equal parts of a gradient."""
+    """Return the cost in elements of one message from each rank to all other ranks. A message has the length of a
+    gradient divided by ``r - silent``, rounded up."""
     message = -(-length // (r - silent)) * (n > 1)
     everything = ((n - 1) * message,) * n
     return Cost((message,) * n, everything, everything, (int(n > 1),) * n)
@@ -196,9 +199,10 @@ SCHEMES: dict[str, Callable[[int, int, int], Cost]] = {
     "grouped-direct": grouped_direct,
     "grouped-rs": grouped_rs,
 }
-"""Functions ``cost(n, r, length)`` by the name of the scheme, which return the numbers of elements that each rank sends
-and receives.
+"""Functions ``cost(n, r, length)``, by the name of the scheme. Each function returns the `Cost` of its scheme in
+elements.
 
-The costs of the first three schemes do not depend on r. The grouped schemes make `number_of_groups` (n, r) groups of
-ranks. `SCHEMES` does not include the schemes that tolerate silent ranks.
+The costs of ``ring``, ``ssgd-unicast`` and ``ssgd-multicast`` do not depend on the redundancy r. The grouped schemes
+make `number_of_groups` (n, r) groups of ranks. `SCHEMES` does not include the schemes ``tolerant-s``, which tolerate
+silent ranks.
 """

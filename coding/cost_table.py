@@ -1,5 +1,5 @@
-"""Text with the costs of all schemes and redundancies, and with the redundancies at which the coded scheme sends less
-than another scheme."""
+"""Text tables of the costs of all schemes at all redundancies, and of the redundancies at which the coded scheme sends
+less than another scheme."""
 
 from fractions import Fraction
 
@@ -14,17 +14,17 @@ COUNTINGS = {
     "per receiver": ("per_receiver", "per_receiver"),
     "the paper's: coded once, others per receiver": ("once", "per_receiver"),
 }
-"""Ways to count packets to several receivers. Each way has a name, the property of a `Cost` for the coded scheme, and
-the property of a `Cost` for the other schemes.
+"""Ways to count packets to several receivers. Each entry has a name for tables, the property of `Cost` that counts the
+coded scheme, and the property of `Cost` that counts all other schemes.
 
-In the third way Li, Xie, Mao, Xu, Zhu, Zhang 2021 compare formula (28) with formula (29).
+The third way is the comparison of formula (28) with formula (29) in Li, Xie, Mao, Xu, Zhu, Zhang 2021.
 """
 
 
 def cost_table(n: int) -> str:
-    """Return a text with two tables for ``n`` ranks. The first table has the costs for every redundancy, in units of M,
-    the gradient's size. The second table has the redundancies with which the coded scheme sends less than another
-    scheme."""
+    """Return a text with two tables of the schemes' costs on ``n`` ranks. The first table of the text has the cost of
+    each scheme at every redundancy, in units of M, the size of a gradient. The second table of the text has the
+    redundancies at which the coded scheme sends less than another scheme."""
     header = ["r", "scheme", "sent by a rank", "received by a rank", "once", "per receiver", "packets of a rank"]
     rows = [row("any", name, 1, n) for name in WITHOUT_REDUNDANCY]
     for r in range(1, n + 1):
@@ -59,7 +59,8 @@ def row(label, name: str, r: int, n: int) -> list[str]:
 
 def comparison(n: int) -> list[list[str]]:
     """Return the rows of a table of the redundancies with which the coded scheme sends less than another scheme. A row
-    has the name of the other scheme, and a cell for each way in `COUNTINGS`."""
+    has the name of the scheme that is compared with the coded scheme, and a cell for each way of counting in
+    `COUNTINGS`."""
     rows = []
     for name in SCHEMES:
         if name != "coded":
@@ -72,11 +73,11 @@ def comparison(n: int) -> list[list[str]]:
 
 
 def wins(other: str, n: int, ours: str, theirs: str) -> tuple[list[int], list[int]]:
-    """Return two lists of redundancies: with which the coded scheme sends less than the scheme ``other``, and with
-    which the coded scheme sends as much as ``other``.
+    """Return two lists of redundancies. With the redundancies in the first list, the coded scheme sends less than the
+    scheme ``other``. With the redundancies in the second list, the coded scheme sends as much as ``other``.
 
-    ``ours`` is the property of a `Cost` for the coded scheme, and ``theirs`` the property for ``other``: ``once`` or
-    ``per_receiver``.
+    ``ours`` is the name of the property of `Cost` (``once`` or ``per_receiver``) that counts the coded scheme, and
+    ``theirs`` the name of the property that counts ``other``.
     """
     less, equal = [], []
     for r in range(1, n + 1):

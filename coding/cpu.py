@@ -11,8 +11,8 @@ compiled = njit(nogil=True, cache=True)
 
 
 def quantise(x, limit: float, scale: float, out) -> tuple[int, int, float]:
-    """Set out = round(clip(x, -limit, limit) scale), and 0 for NaN. ``x`` is float32 or float64, and ``out`` int32 of
-    the same length.
+    """Set out = round(scale * clip(x, -limit, limit)), and out = 0 where x is NaN. ``x`` is float32 or float64, and
+    ``out`` int32 of the same length.
 
     Return the number of values beyond ``limit``, the number of values that are not finite, and the largest magnitude of
     the values beyond ``limit``.
@@ -29,7 +29,7 @@ def _quantise(x, bits, magnitude, limit, scale, out):
     """Quantise ``x`` to integers in ``out``. Return the largest magnitude in ``x``, as the bits of a floating-point
     number.
 
-    As integers, the bits of magnitudes have the same order as the magnitudes, with NaN above infinity.
+    If the bits of magnitudes are compared as integers, a larger magnitude has larger bits, and NaN is above infinity.
     """
     largest = bits.dtype.type(0)
     for i in range(x.size):
@@ -57,7 +57,7 @@ def _beyond(x, limit):
 
 @compiled
 def dequantise(q, step, out):
-    """Set out = q step, where ``q`` is int32 or int64, and ``out`` float32 or float64."""
+    """Set ``out`` to ``q`` times ``step``, where ``q`` is int32 or int64, and ``out`` float32 or float64."""
     for i in range(q.size):
         out[i] = q[i] * step
 
@@ -86,20 +86,22 @@ def wrap(total, out):
 
 
 def add_slices(own, starts, lengths, out):
-    """Set out[i] = sum over k of own[starts[k] + i], if i < lengths[k], modulo 2^32. ``own`` and ``out`` are int32."""
+    """Set out[i] to the sum of own[starts[k] + i] over all slices k with i < lengths[k], modulo 2^32. ``own`` and
+    ``out`` are int32."""
     _combine(own[starts[0] : starts[0] + lengths[0]], own, starts[1:], lengths[1:], 1, out)
 
 
 def strip_slices(content, own, starts, lengths, out):
-    """Set out[i] = content[i] - sum over k of own[starts[k] + i], if i < lengths[k], modulo 2^32. ``content``, ``own``
-    and ``out`` are int32."""
+    """Set out[i] to content[i] minus the sum of own[starts[k] + i] over all slices k with i < lengths[k], modulo 2^32.
+    ``content``, ``own`` and ``out`` are int32."""
     _combine(content, own, starts, lengths, -1, out)
 
 
 @compiled
 def _combine(first, own, starts, lengths, sign, out):
-    """Set out = first + sign (sum of slices). Two slices are added at a time, because reading several arrays from
-    memory at once is faster than reading one array after the other."""
+    """Set ``out`` to ``first`` plus ``sign`` times the sum of the slices of ``own`` that ``starts`` and ``lengths``
+    describe. Two slices are added at a time, because reading several arrays from memory at once is faster than reading
+    one array after the other."""
     common = min(first.size, out.size)
     for length in lengths:
         common = min(common, length)
@@ -132,10 +134,11 @@ def _combine(first, own, starts, lengths, sign, out):
 
 @compiled
 def combine(own, starts, lengths, coefficients, out):
-    """Set out[i] = sum over k of coefficients[k] own[starts[k] + i], if i < lengths[k], modulo `coding.prime_field.P`.
+    """Set out[i] to the sum of coefficients[k] * own[starts[k] + i] over all k with i < lengths[k], modulo
+    `coding.prime_field.P`.
 
-    ``own``: int32. ``coefficients``: int64 with values in the range of int32. ``out``: int32 or int64; of the numbers
-    equal modulo P, the kernel writes the number nearest to 0.
+    ``own``: int32. ``coefficients``: int64 with values in the range of int32. ``out``: int32 or int64. The kernel
+    writes each sum as the number nearest to 0 that equals the sum modulo P.
     """
     prime = np.int64(2**32 - 5)
     sums = np.empty(min(CACHED_ELEMENTS, out.size), np.int64)
@@ -147,8 +150,8 @@ def combine(own, starts, lengths, coefficients, out):
             if stop > begin:
                 source, factor = own[starts[k] + begin : starts[k] + stop], coefficients[k]
                 for i in range(source.size):
-                    term = factor * np.int64(source[i])  # less than 2^62 in magnitude
-                    # the increment is congruent to term modulo P, and less than 2^34
+                    term = factor * np.int64(source[i])  # the magnitude of term is less than 2^62
+                    # the number added to sums[i] is congruent to term modulo P, and its magnitude is less than 2^34
                     sums[i] += 5 * (term >> 32) + (term & 0xFFFFFFFF)
         for i in range(end - begin):
             value = sums[i] % prime
@@ -168,8 +171,8 @@ def fingerprint(x):
 
 
 def prepare():
-    """Compile all kernels. Compiling takes seconds, unless an earlier process has stored the compiled kernels in
-    numba's cache."""
+    """Compile all kernels. Compiling the kernels takes seconds, unless an earlier process has stored the compiled
+    kernels in numba's cache."""
     element, total = np.zeros(1, np.int32), np.zeros(1, np.int64)
     for real in (np.zeros(1, np.float32), np.zeros(1, np.float64)):
         quantise(real, 1.0, 1.0, element)

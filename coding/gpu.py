@@ -1,5 +1,5 @@
-"""Kernels (compiled loops) for CuPy arrays. Each function runs one fused GPU kernel. The docstrings in `coding.cpu`
-describe the functions."""
+"""Kernels (compiled loops) for CuPy arrays. Each function runs one fused GPU kernel. Each function computes the same as
+the function of the same name in `coding.cpu`, which has the docstring."""
 
 import functools
 import struct
@@ -92,8 +92,9 @@ def wrap(total, out) -> tuple[int, int]:
 
 @functools.cache
 def _slices(count: int, strip: bool):
-    """Return the kernel that adds or subtracts ``count`` slices. The begins and lengths of the slices are arguments of
-    the kernel, because a table of begins and lengths would have to be copied to the GPU."""
+    """Return the GPU kernel that adds ``count`` slices, or subtracts ``count`` slices from a packet's content. The
+    begins and lengths of the slices are arguments of the kernel, because a table of begins and lengths would have to be
+    copied to the GPU."""
     places = "".join(f", int64 start{k}, int64 length{k}" for k in range(count))
     sign = "-" if strip else "+"
     terms = "".join(f"if (i < length{k}) sum {sign}= (unsigned int)own[start{k} + i];\n" for k in range(count))
@@ -119,8 +120,8 @@ def _places(starts, lengths):
 
 @functools.cache
 def _combination(count: int):
-    """Return the kernel of `combine` for a sum of ``count`` terms. The begins, lengths and factors of the terms are
-    arguments of the kernel."""
+    """Return the GPU kernel with which `combine` computes a sum of ``count`` terms. The begins, lengths and factors of
+    the terms are arguments of the kernel."""
     places = ", ".join(f"int64 start{k}, int64 length{k}, int64 factor{k}" for k in range(count))
     terms = "".join(
         f"if (i < length{k}) {{ long long term = factor{k} * own[start{k} + i];"

@@ -13,9 +13,10 @@ def register(kind: type, kernels):
 
 def kernels(array):
     """Return the module with the kernels for ``array``, which may be of NumPy, CuPy, or a registered type. Raise
-    TypeError for other types.
+    TypeError if the type of ``array`` is neither of NumPy, nor of CuPy, nor registered.
 
-    All kernels have the functions of `coding.cpu`. Kernels write into given arrays and never check lengths.
+    All modules with kernels have the same functions as `coding.cpu`. Kernels write into given arrays and never check
+    lengths.
     """
     if isinstance(array, np.ndarray):
         from coding import cpu

@@ -13,12 +13,12 @@ def part(k: int, parts: int, length: int) -> tuple[int, int]:
 
 
 def sizes(length: int, parts: int) -> list[int]:
-    """Return the size of every part if ``length`` is divided into ``parts`` parts. The sizes are exact for any
-    length."""
+    """Return the size of every part if ``length`` is divided into ``parts`` parts. The sizes are computed with Python's
+    integers, so they are exact for any ``length``."""
     return [end - begin for begin, end in (part(k, parts, length) for k in range(parts))]
 
 
 def bounds(length: int, parts: int) -> np.ndarray:
-    """Return the bounds of all parts if ``length`` is divided into ``parts`` parts: int64 of shape [parts + 1]. Part k
-    reaches from ``result[k]`` up to, but without, ``result[k + 1]``."""
+    """Return the bounds of all parts if ``length`` is divided into ``parts`` parts: int64 of shape [parts + 1]. If
+    ``bounds`` is the returned array, part k reaches from ``bounds[k]`` up to, but without, ``bounds[k + 1]``."""
     return np.arange(parts + 1, dtype=np.int64) * length // parts

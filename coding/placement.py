@@ -1,8 +1,9 @@
-"""Placements, which decide the blocks (parts) of a batch that each rank computes, if each block is computed by r ranks.
+"""Placements of blocks on ranks: a placement decides which blocks (parts of the batch) each rank computes, if r ranks
+compute each block.
 
-Source: Li, Xie, Mao, Xu, Zhu, Zhang 2021 (CSSGD), formulas (5), (6), (20)-(23), for the subset placement. The grouped
-placement is from this project. With the grouped placement ranks send the smallest possible number of bytes, provided
-that all ranks need the sum and compute equally much.
+Source: Li, Xie, Mao, Xu, Zhu, Zhang 2021 (CSSGD), formulas (5), (6), (20)-(23), for the subset placement.
+`GroupedPlacement` was designed in this project. With the grouped placement ranks send the smallest possible number of
+bytes, provided that all ranks need the sum and compute equally much.
 """
 
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ import numpy as np
 from coding.partition import bounds, part
 
 MAX_TABLE_ENTRIES = 1 << 26
-"""Largest number of entries of a table of subsets of ranks. A placement with a larger table is an error."""
+"""Largest number of entries of a table of subsets of ranks. A larger table raises PlacementError."""
 
 
 class PlacementError(ValueError):
@@ -50,8 +51,8 @@ def subset_numbers(members: np.ndarray, n: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class SubsetPlacement:
-    """Placement of the blocks of a batch on ranks 0..n-1, with one block for each subset of r ranks. Exactly the ranks
-    of a subset compute its block.
+    """Placement of the blocks of a batch on ranks 0..n-1, with one block for each subset of r ranks. Each block is
+    computed by the ranks of its subset, and by no other ranks.
 
     Blocks are numbered in the lexicographic order of their subsets. A rank holds C(n-1, r-1) of the C(n, r) blocks, so
     a rank computes r/n of the batch. `SubsetPlacement` raises PlacementError unless 1 <= r <= n.
@@ -80,14 +81,15 @@ class SubsetPlacement:
     def samples(self, batch: int) -> np.ndarray:
         """Return the bounds of all blocks in a batch of ``batch`` samples: int64 of shape [C(n, r) + 1].
 
-        Block b has the samples from ``result[b]`` up to, but without, ``result[b + 1]``.
+        If ``bounds`` is the returned array, block b has the samples from ``bounds[b]`` up to, but without, ``bounds[b +
+        1]``.
         """
         return bounds(batch, comb(self.n, self.r))
 
 
 @lru_cache(maxsize=8)
 def subset_placement(n: int, r: int) -> SubsetPlacement:
-    """Return the subset placement for ``n`` ranks and redundancy ``r``. The last 8 results are cached."""
+    """Return the subset placement for ``n`` ranks and redundancy ``r``. The results of the last 8 calls are cached."""
     return SubsetPlacement(n, r)
 
 
@@ -126,10 +128,10 @@ class GroupedPlacement:
     """Placement with ranks 0..n-1 in q groups of consecutive ranks. All members of a group compute the same 1/q of the
     batch.
 
-    So a group has to send only one gradient, summed over the group's samples. The gradients of groups are sent in one
-    of two ways. In the way "direct", member k of m members multicasts part k of m parts of the group's gradient. In the
-    way "reduce-scatter", each member sends the chunks of which it is the `sender` to the ranks that own these chunks.
-    `GroupedPlacement` raises PlacementError unless 1 <= q <= n.
+    A group has to send only one gradient, summed over the group's samples. The gradients of groups are sent in one of
+    two ways. In the way "direct", member k of a group of m ranks multicasts part k of the m parts into which the
+    group's gradient is divided. In the way "reduce-scatter", each member sends the chunks of which it is the `sender`
+    to the ranks that own these chunks. `GroupedPlacement` raises PlacementError unless 1 <= q <= n.
     """
 
     n: int
@@ -150,7 +152,8 @@ class GroupedPlacement:
     def samples(self, batch: int) -> np.ndarray:
         """Return the bounds of the groups' samples in a batch of ``batch`` samples: int64 of shape [q + 1].
 
-        Group k computes the samples from ``result[k]`` up to, but without, ``result[k + 1]``.
+        If ``bounds`` is the returned array, group k computes the samples from ``bounds[k]`` up to, but without,
+        ``bounds[k + 1]``.
         """
         return bounds(batch, self.q)
 
@@ -166,6 +169,6 @@ class GroupedPlacement:
 
     def sender(self, group: int, owner: int) -> int:
         """Return the rank in ``group`` that sends the chunk of rank ``owner`` to ``owner`` in the way "reduce-scatter".
-        ``owner`` is in another group."""
+        ``owner`` must be a rank of another group than ``group``."""
         members = self.members(group)
         return members[owner % len(members)]

@@ -47,8 +47,8 @@ class Packet(NamedTuple):
 
     @property
     def order(self) -> tuple:
-        """Return the key by which all ranks sort packets. The key is pseudo-random, so that the packets under way at a
-        time have different senders and receivers."""
+        """Return the key by which all ranks sort packets. The key is pseudo-random, so that packets that are under way
+        at the same time have different senders and receivers."""
         identity = self.group, self.sender, self.number
         return crc32(repr(identity).encode()), identity
 
@@ -57,8 +57,9 @@ class Packet(NamedTuple):
 
 
 class GroupPlan:
-    """Plan of exchanges in all groups of r+1 ranks. For each group there are r+1 blocks, each known to all members
-    except one. In the exchange each member receives the block that it lacks.
+    """Plan in which every group of r+1 ranks exchanges the blocks that the group's members lack. For each group there
+    are r+1 blocks, each known to all members except one. In the exchange of a group, each member receives the block
+    that the member lacks.
 
     In group S every member i sends one packet to the other members of S. The packet of i contains one slice of each
     block S - {t}, t in S - {i}, where S - {t} is the block held by all members except t. If i is the p-th rank that
@@ -109,13 +110,14 @@ def packet(number: int, group: list[int], blocks: list[int], k: int) -> Packet:
 
 
 class PaperPlan:
-    """Plan by Algorithm 3 as written in the CSSGD paper, in which a rank tries all combinations of r of its blocks. The
-    rank sends a packet for each combination of which some other rank lacks exactly one block. All packets of
-    `GroupPlan` are among the packets of `PaperPlan`. For r = 2 and for n = r+1 Algorithm 3 sends no other packets. For
-    r >= 3 and n >= r+2 most packets of Algorithm 3 are repeats that bring no rank anything new. Algorithm 3 sends 4
-    times as many packets as `GroupPlan` at n, r = 5, 3; 10 times at 6, 3; 19 times at 7, 3; 39 times at 6, 4. For r = 1
-    a rank multicasts its block to all other ranks with one packet. With `GroupPlan` the rank sends n-1 packets, one to
-    each other rank.
+    """Plan by Algorithm 3 as written in the CSSGD paper, in which a rank tries all combinations of r of its blocks. A
+    rank sends a packet for each combination of r of its blocks if some other rank lacks exactly one block of the
+    combination. All packets of `GroupPlan` are among the packets of `PaperPlan`. With r = 2, or with n = r+1, Algorithm
+    3 sends only the packets of `GroupPlan`. For r >= 3 and n >= r+2 most packets of Algorithm 3 are repeats that bring
+    no rank anything new. With r = 3, Algorithm 3 sends 4 times as many packets as `GroupPlan` on n = 5 ranks, 10 times
+    on 6 ranks, and 19 times on 7 ranks. With r = 4 and n = 6, Algorithm 3 sends 39 times as many packets as
+    `GroupPlan`. For r = 1 a rank multicasts its block to all other ranks with one packet. With
+    `GroupPlan` the rank sends n-1 packets, one to each other rank.
     """
 
     def __init__(self, placement: SubsetPlacement):
@@ -151,9 +153,9 @@ ENUMERATIONS = {"groups": GroupPlan, "paper": PaperPlan}
 
 @lru_cache(maxsize=8)
 def packet_plan(n: int, r: int, enumeration: str = "groups") -> GroupPlan | PaperPlan:
-    """Return the plan of packets for ``n`` ranks and redundancy ``r``. ``enumeration`` is a key of `ENUMERATIONS`. The
-    last 8 results are cached.
+    """Return the plan of packets for ``n`` ranks and redundancy ``r``. ``enumeration`` is the key of the plan's class
+    in `ENUMERATIONS`. The results of the last 8 calls are cached.
 
-    Raises PlacementError unless 1 <= r <= n, or if there are too many groups for memory.
+    Raises PlacementError unless 1 <= r <= n, or if the plan has too many groups of ranks to fit into memory.
     """
     return ENUMERATIONS[enumeration](subset_placement(n, r))

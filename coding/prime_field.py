@@ -25,8 +25,8 @@ def powers(base: int, count: int) -> list[int]:
 
 
 def solve(matrix: Matrix, right: Matrix) -> Matrix:
-    """Return the matrix X with ``matrix`` X = ``right`` modulo P, computed by elimination. Raise ZeroDivisionError if
-    ``matrix`` is singular."""
+    """Return the matrix X for which the product of ``matrix`` and X equals ``right`` modulo P, computed by elimination.
+    Raise ZeroDivisionError if ``matrix`` is singular."""
     size = len(matrix)
     rows = [[*left, *more] for left, more in zip(matrix, right, strict=True)]
     for column in range(size):

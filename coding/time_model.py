@@ -16,8 +16,8 @@ MEDIA = {
     "point-to-point": lambda cost: max(map(max, cost.copies, cost.received)),
     "shared-point-to-point": lambda cost: cost.per_receiver,
 }
-"""Functions by the name of the medium, which return the amount in a `Cost` that takes time, in units of M (the size of
-a gradient).
+"""Functions of a `Cost`, by the name of the network's medium. Each function returns the amount of data on which the
+time of sending depends, in units of M (the size of a gradient).
 
 ``shared``: the amount that all ranks together send. ``switch``: the amount at the busiest port of a switch that
 multicasts. ``point-to-point``: the amount at the busiest port of a switch if a packet is sent once per receiver.
@@ -60,8 +60,8 @@ def least_step_seconds(seconds: Sequence[float], silent: int = 0) -> float:
 def mean_step_seconds(steps: Sequence[Sequence[float]], r: int = 1, silent: int = 0) -> float:
     """Return the mean of `least_step_seconds` over ``steps``.
 
-    ``steps[k][i]``: seconds that rank i takes for step k without redundancy. With redundancy r rank i takes r times as
-    long. Late ranks begin the next step later than other ranks, so real steps may take longer than the returned
-    seconds.
+    ``steps[k][i]``: seconds that rank i takes for step k without redundancy. With redundancy r, rank i takes r times as
+    long for a step. Late ranks begin the next step later than other ranks, so real steps may take longer than the
+    returned seconds.
     """
     return fmean(least_step_seconds([r * each for each in seconds], silent) for seconds in steps)

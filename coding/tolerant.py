@@ -1,19 +1,21 @@
 """Codes by which n ranks compute the sum of all blocks' gradients although some of the ranks are silent.
 
-The r ranks q, q + 1, ... q + r - 1 (modulo n) compute block q, and s of all ranks may be silent. A rank sends one
-message, which has 1/m of the length of a gradient, with m = r - s. The messages of any n - s ranks determine the sum of
-all blocks' gradients. For m = 1 the code is a gradient code by cyclic repetition (Tandon, Lei, Dimakis, Karampatziakis
-2017). For m > 1 the code tolerates fewer silent ranks, and its messages are shorter (Ye, Abbe 2018, who show that r >=
-s + m is necessary). The papers of Tandon et al. and of Ye and Abbe compute with real numbers. In this module all
-arithmetic is modulo a prime (`coding.prime_field`), so the decoded sum is exact for messages of any n - s ranks.
+The r ranks q, q + 1, ... q + r - 1 (modulo n) compute block q, and up to s of the n ranks may be silent (send no
+message). A rank sends one message, which has 1/m of the length of a gradient, with m = r - s. The messages of any n - s
+ranks determine the sum of all blocks' gradients. For m = 1 the code is a gradient code by cyclic repetition (Tandon,
+Lei, Dimakis, Karampatziakis 2017). For m > 1 the code tolerates fewer silent ranks, and its messages are shorter (Ye,
+Abbe 2018, who show that r >= s + m is necessary). The papers of Tandon et al. and of Ye and Abbe compute with real
+numbers. In this module all arithmetic is modulo a prime (`coding.prime_field`), so the decoded sum is exact for
+messages of any n - s ranks.
 
 The code is constructed as follows. The gradient G_q of block q is divided into m parts, which are the rows of a matrix.
 V is the matrix of the powers V[l, i] = (i + 1)^l, l < n - s. Each block q has a matrix Z_q of shape [n - s, m]. The
 first m rows of Z_q are the unit matrix. The n - r other rows of Z_q are chosen so that V[:, i]^T Z_q = 0 for the n - r
-ranks i that do not compute the block. The conditions for Z_q are n - r equations, with a matrix of powers of different
-numbers, so they have exactly one solution. Rank i sends V[:, i]^T X, where X = sum over q of Z_q G_q. Rank i needs only
-its own blocks for its message. The messages of n - s ranks are n - s equations for the rows of X, whose matrix consists
-of powers as well. The first m rows of X are the parts of the sum of all gradients.
+ranks i that do not compute the block. The conditions for Z_q are n - r equations, whose matrix consists of powers of
+different numbers, so the equations have exactly one solution. Rank i sends V[:, i]^T X, where X = sum over q of Z_q
+G_q. For its message, rank i needs only the blocks that it computes. The messages of n - s ranks are n - s equations for
+the rows of X, and the matrix of these equations consists of powers as well. The first m rows of X are the parts of the
+sum of all gradients.
 """
 
 from functools import cached_property, lru_cache
@@ -37,7 +39,8 @@ class TolerantCode:
             raise PlacementError(f"{silent} silent ranks with redundancy {r}: from 0 to {r - 1} ranks may be silent")
         self.n, self.r, self.silent = n, r, silent
         self.parts = r - silent
-        """m, the number of parts into which a gradient is divided. A message is as long as one part."""
+        """m, the number of parts into which a gradient is divided. A message has the length of one part of a
+        gradient."""
         self.needed = n - silent
         """Number of ranks whose messages determine the sum of all gradients."""
 
@@ -52,7 +55,7 @@ class TolerantCode:
 
     @cached_property
     def powers(self) -> list[list[int]]:
-        """Return, for each rank i, the column V[:, i] of the matrix V (module's docstring)."""
+        """Return, for each rank i, the column V[:, i] of the matrix V, which the module's docstring defines."""
         return [powers(rank + 1, self.needed) for rank in range(self.n)]
 
     def coefficients(self, rank: int) -> np.ndarray:
@@ -62,17 +65,17 @@ class TolerantCode:
         return centred_array(rows, self.parts)
 
     def _of_block(self, block: int) -> list[list[int]]:
-        """Return the matrix Z_q of ``block``, number q (module's docstring)."""
+        """Return the matrix Z_q, which the module's docstring defines, for q = ``block``."""
         m, holders = self.parts, self.placement.holders(block)
         others = [self.powers[rank] for rank in range(self.n) if rank not in holders]
         unit = [[int(row == column) for column in range(m)] for row in range(m)]
         low = solve([row[m:] for row in others], [[-value for value in row[:m]] for row in others])
         return unit + low
 
-    @lru_cache(maxsize=4096)  # noqa: B019 a process makes few codes, which the cache keeps alive
+    @lru_cache(maxsize=4096)  # noqa: B019 the cache keeps alive the few codes that a process makes
     def decoding(self, senders: tuple[int, ...]) -> np.ndarray:
         """Return the factors by which the sum of all gradients is decoded from the messages of ``senders``, int64 of
-        shape [m, needed]. Row v has the factor of each message in part v of the sum."""
+        shape [m, needed]. Row v of the returned array has the factor of each message in part v of the sum."""
         return centred_array(self._inverse(senders)[: self.parts], self.needed)
 
     @lru_cache(maxsize=4096)  # noqa: B019
@@ -96,5 +99,6 @@ def centred_array(rows: list[list[int]], width: int) -> np.ndarray:
 
 @lru_cache(maxsize=8)
 def tolerant_code(n: int, r: int, silent: int) -> TolerantCode:
-    """Return the code for n ranks, redundancy r and ``silent`` silent ranks. The last 8 results are cached."""
+    """Return the code for n ranks, redundancy r and ``silent`` silent ranks. The results of the last 8 calls are
+    cached."""
     return TolerantCode(n, r, silent)

@@ -1,4 +1,4 @@
-"""Command-line arguments that several experiments have."""
+"""Command-line arguments that the programs of several experiments share."""
 
 import argparse
 import sys
@@ -9,7 +9,7 @@ from grsgd.job.foreign_launchers import check_alone
 
 
 def parse_once(parser: argparse.ArgumentParser) -> argparse.Namespace:
-    """Return the arguments of a program that starts ranks itself.
+    """Parse and return the command-line arguments of a program that itself starts ranks.
 
     End the process if a launcher such as mpiexec has started several processes of the program.
     """

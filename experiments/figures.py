@@ -1,7 +1,7 @@
-"""Functions that write an experiment's figures and numbers to files.
+"""Functions by which experiments write figures and numbers to files.
 
-Each row of a CSV file states the commit, the machine and the date of its numbers. If a page quotes numbers of a file, a
-copy of the file is in the folder `RECORDED`.
+Each row of a CSV file states the commit, the machine and the date of the numbers in the row. If a documentation page
+quotes numbers of a CSV file, a copy of the file is in the folder `RECORDED`.
 """
 
 import csv
@@ -19,11 +19,11 @@ from grsgd.errors import UsageError
 from grsgd.training.description import commit
 
 RECORDED = ROOT / "docs" / "results" / "numbers"
-"""Folder of the CSV files whose numbers pages quote."""
+"""Folder of the CSV files whose numbers the documentation's pages quote."""
 DIRTY = "-dirty"
-"""End of the name of a commit with uncommitted changes, whose code cannot be obtained again."""
+"""End of the name of a commit if the code had uncommitted changes, so that this code cannot be obtained again."""
 ORIGIN = ("commit", "machine", "made")
-"""Columns of a CSV file that state the origin of a row's numbers."""
+"""Columns of a CSV file that state where and when the numbers of a row were made."""
 
 
 def save(figure: Figure, out: Path):
@@ -33,14 +33,17 @@ def save(figure: Figure, out: Path):
 
 
 def write_csv(results: Mapping[tuple, tuple], path: Path):
-    """Write each pair of named tuples as a CSV row with its origin; the names of their fields are the header."""
+    """Write each pair of named tuples as a row of a CSV file, with commit, machine and date.
+
+    The names of the tuples' fields are the header.
+    """
     point, result = next(iter(results.items()))
     rows = ([*point, *result] for point, result in results.items())
     write_rows(path, [*point._fields, *result._fields], rows)
 
 
 def write_rows(path: Path, header: Iterable[str], rows: Iterable[Iterable]):
-    """Write rows to a CSV file, with the origin of the numbers in the last columns."""
+    """Write ``rows`` to a CSV file, with commit, machine and date in the last columns."""
     origin = [str(commit()), describe_machine(), f"{datetime.now(UTC):%Y-%m-%d}"]
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
@@ -49,21 +52,22 @@ def write_rows(path: Path, header: Iterable[str], rows: Iterable[Iterable]):
 
 
 def read_csv(path: Path, point: type, result: type) -> dict[tuple, tuple]:
-    """Return the pairs of named tuples, of the types ``point`` and ``result``, that `write_csv` has written."""
+    """Read a CSV file of `write_csv`; return a dict from named tuples ``point`` to named tuples ``result``."""
     with path.open(newline="") as file:
         return {parsed(point, row): parsed(result, row) for row in csv.DictReader(file)}
 
 
 def parsed(kind: type, row: Mapping[str, str]) -> tuple:
-    """Return the named tuple of type ``kind`` with the values of a CSV row; truth values are False and True."""
+    """Return a named tuple of type ``kind`` with the values of a CSV row, in which bools are "True" or "False"."""
     types = typing.get_type_hints(kind)
     return kind(*(row[name] == "True" if types[name] is bool else types[name](row[name]) for name in kind._fields))
 
 
 def record(path: Path, folder: Path = RECORDED, name: str = "") -> Path:
-    """Copy a CSV file to the folder of recorded numbers, under its own name or ``name``; return the copy's path.
+    """Copy a CSV file to the folder of recorded numbers; return the path of the copy.
 
-    Raises UsageError if the file's numbers were made by code that was not committed.
+    The copy of the CSV file has the name ``name``, or by default the file's own name. Raises UsageError if code with
+    uncommitted changes made some of the file's numbers.
     """
     with path.open(newline="") as file:
         commits = {row["commit"] for row in csv.DictReader(file)}

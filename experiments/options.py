@@ -1,4 +1,4 @@
-"""Values of algorithms' options, taken from the options' schema, so that sweeps and random runs need no own lists."""
+"""Functions that list values of algorithms' options from the options' schema, for sweeps and random runs."""
 
 import json
 from dataclasses import replace
@@ -13,22 +13,22 @@ from grsgd.errors import ConfigError
 
 
 def choices(options: type[Options]) -> dict[str, list]:
-    """Return values of every option that are worth a try, by the option's name; the first value is the default.
+    """Return, by name of the option, values of every option that are worth a try; the first value is the default.
 
-    The values are all choices of an option with named choices, or all examples of an option with examples. Any other
-    option has a few numbers from its least value on. Options that are times are left out, so that they keep their
-    default.
+    For an option with named choices, the values are all its choices; for an option with examples, all its examples.
+    For an option without named choices and examples, the values are a few numbers from its least allowed value on.
+    Options that are times are not in the returned dict, so that they keep their default.
     """
     properties = options.model_json_schema()["properties"]
     return {name: _values(schema) for name, schema in properties.items() if not name.endswith(("timeout", "seconds"))}
 
 
 def variants(base: Path, algorithm: str) -> list[tuple[str, ...]]:
-    """Return the overrides that turn one algorithm into its variants, based on the configuration ``base``.
+    """Return the overrides that turn the algorithm ``algorithm`` into its variants, for the configuration ``base``.
 
-    The first variant has no overrides. Each further variant sets a single option to a value that changes the training,
-    according to the algorithm's traits (``grsgd.algorithms.Traits``). Raises ConfigError if the algorithm does not
-    exist.
+    The first variant is the algorithm with its default options and has no overrides. Each further variant sets a
+    single option to a value that changes the algorithm's traits (``grsgd.algorithms.Traits``). Raises ConfigError if
+    grsgd has no algorithm of this name.
     """
     named = f"algorithm.name={json.dumps(algorithm)}"
     plain = config.load(base, [named])
@@ -39,13 +39,13 @@ def variants(base: Path, algorithm: str) -> list[tuple[str, ...]]:
             override = f"algorithm.{name}={json.dumps(value)}"
             try:
                 found.setdefault(_identity(config.load(base, [named, override])), (override,))
-            except ConfigError:  # the value is allowed only together with other options
+            except ConfigError:  # the value needs certain values of other options
                 continue
     return list(found.values())
 
 
 def _identity(loaded: config.Config):
-    """Return the configuration's traits, except traits that do not affect a run of ``grsgd train`` without faults."""
+    """Return the configuration's traits, without traits that affect no run of ``grsgd train`` without faults."""
     return replace(loaded.traits, tolerates_lost_ranks=False, supports_own_loop=True)
 
 
@@ -66,9 +66,9 @@ def _values(schema: dict[str, Any]) -> list:
 
 
 def _numbers(kind: dict[str, Any], default) -> list[float]:
-    """Return the closed ends of the option's range, and a number within the range.
+    """Return the ends of an option's range that the option may take, and a number within the range.
 
-    The upper end is left out if the default depends on the run, because the option may need small numbers.
+    If the default depends on the run, the upper end is left out, because the option may then need a small number.
     """
     has_default = isinstance(default, float | int)
     least = kind.get("minimum", kind.get("exclusiveMinimum", 0))
@@ -79,12 +79,12 @@ def _numbers(kind: dict[str, Any], default) -> list[float]:
         within = least + (most - least) / (2 if has_default else 10)
     ends = [kind["minimum"]] if "minimum" in kind else []
     ends += [kind["maximum"]] if "maximum" in kind and has_default else []
-    ends += [least + 1] if isinstance(default, int) else []  # for options such as a number of steps without upper end
+    ends += [least + 1] if isinstance(default, int) else []  # for options without upper end, such as a number of steps
     return [float(value) for value in (*ends, within)]
 
 
 def allowed(algorithm: type[Algorithm], options: dict[str, Any], ranks: int) -> bool:
-    """Return whether an algorithm accepts the given options on ``ranks`` ranks."""
+    """Return True if an algorithm accepts the given options on ``ranks`` ranks."""
     try:
         algorithm.check(algorithm.Options(**options), ranks)
     except (ValidationError, ValueError):

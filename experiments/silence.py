@@ -1,12 +1,13 @@
-"""The time per step that CSSGD saves over all-reduce if steps end without silent ranks, and the least possible time.
+"""The time per step that CSSGD saves over all-reduce if steps do not wait for the slowest (silent) ranks.
 
     python -m experiments.silence                      # in simulated time, 8 ranks
     python -m experiments.silence --clock --ranks 4    # in real time, where a step is a pause
 
-There are three kinds of stragglers: ranks whose steps vary; ranks that sometimes take a second longer; one slow rank.
-The least possible time is `coding.time_model.mean_step_seconds` of the ranks' own times, without messages. With s
-silent ranks, a step of n ranks ends with the (n - s)-th rank. With redundancy r, each rank takes r times as long.
-All-reduce along a ring waits for all ranks.
+The compared runs have three kinds of stragglers: ranks whose steps vary, ranks whose steps sometimes take a second
+longer, and one slow rank. The printed table also has the least possible time of a step, which is
+`coding.time_model.mean_step_seconds` of the ranks' computing times, without messages. With s silent ranks, a step of n
+ranks ends when the (n - s)-th rank has finished its computing. With redundancy r, each rank computes r times as long
+as without redundancy. An all-reduce along a ring waits for all ranks.
 """
 
 import argparse
@@ -38,20 +39,24 @@ KINDS = {
     ),
     "one rank 4 times slower": (0.05, lambda ranks: {"slowdown": {"1": 4.0}}),
 }
-"""Kinds of stragglers by name: sigma of the logarithm of a step's time, and the section [stragglers]."""
+"""Kinds of stragglers by name.
+
+A kind of stragglers has the standard deviation of the logarithm of a step's time, and the section [stragglers] of the
+configuration.
+"""
 TOLERANT = [(2, 1), (3, 1), (3, 2), (4, 3)]
-"""Pairs of a redundancy r and a number s of silent ranks."""
+"""The compared pairs of a redundancy r and a number s of silent ranks."""
 
 
 def algorithm(r: int, s: int) -> dict:
-    """Return the section [algorithm] of a configuration; r = 1 stands for all-reduce."""
+    """Return the section [algorithm] of a configuration for CSSGD; redundancy r = 1 stands for the all-reduce."""
     if r == 1:
         return {"name": "ring_allreduce"}
     return {"name": "cssgd", "scheme": "tolerant", "r": r, "silent": s}
 
 
 def content(r: int, s: int, ranks: int, steps: int, stragglers: dict) -> dict:
-    """Return the sections of a configuration with a model of 50 kB."""
+    """Return all sections of a configuration, whose model has 50 kB."""
     return {
         "algorithm": algorithm(r, s),
         "model": {"name": "mlp", "hidden": [160]},
@@ -64,7 +69,7 @@ def content(r: int, s: int, ranks: int, steps: int, stragglers: dict) -> dict:
 
 
 def simulated(r: int, s: int, ranks: int, steps: int, sigma: float, stragglers: dict) -> tuple[float, float]:
-    """Return the seconds of a step, and the seconds that a rank waits in it, on simulated gigabit Ethernet."""
+    """Simulate a training on gigabit Ethernet; return how long a step takes, and how long a rank waits in it."""
     config = parse(content(r, s, ranks, steps, stragglers))
     job = Simulation(config, ranks, network("1gbit,50us"), f"lognormal:{STEP},{sigma}", timing_only=True)
     job.train()
@@ -73,7 +78,10 @@ def simulated(r: int, s: int, ranks: int, steps: int, sigma: float, stragglers: 
 
 
 def measured(r: int, s: int, ranks: int, steps: int, sigma: float, stragglers: dict) -> tuple[float, float]:
-    """Return the seconds of a step, and the seconds of waiting, in real time; a rank's pause is r times as long."""
+    """Train in real time; return the seconds of a step, and the seconds that a rank waits in it.
+
+    Instead of computing, a rank pauses for r times 0.1 s.
+    """
     pause = {str(rank): {"every": 1, "seconds": r * STEP} for rank in range(ranks)}
     config = content(r, s, ranks, steps, {"pause": pause} | stragglers)
     with tempfile.TemporaryDirectory() as folder:
@@ -90,7 +98,10 @@ def measured(r: int, s: int, ranks: int, steps: int, sigma: float, stragglers: d
 
 
 def toml(sections: dict) -> str:
-    """Return the sections as TOML text; their values are numbers, texts, lists, or tables of tables."""
+    """Return a configuration as TOML text.
+
+    ``sections``: values are numbers, texts, lists, or tables of tables.
+    """
     lines = []
     for name, section in sections.items():
         plain = {key: value for key, value in section.items() if not isinstance(value, dict)}
@@ -103,14 +114,14 @@ def toml(sections: dict) -> str:
 
 
 def value_of(value) -> str:
-    """Return a value as TOML text: a number, or a table on one line."""
+    """Return ``value`` as TOML text: a number, a text, a list, or a table on one line."""
     if not isinstance(value, dict):
         return json.dumps(value)
     return "{ " + ", ".join(f"{key} = {json.dumps(each)}" for key, each in value.items()) + " }"
 
 
 def least(r: int, s: int, ranks: int, steps: int, sigma: float, stragglers: dict) -> float:
-    """Return the least possible seconds of a step with redundancy r and s silent ranks."""
+    """Return the least possible seconds of a step with redundancy r and s silent ranks, without messages."""
     config = parse(content(r, s, ranks, steps, stragglers))
     compute = ComputeTime(STEP, sigma, seed=config.seed)
     delays = [DelayModel(config.stragglers, rank, config.seed) for rank in range(ranks)]
@@ -132,7 +143,7 @@ def main():
     for kind, (sigma, stragglers_of) in KINDS.items():
         sigma, stragglers = 0.0 if options.clock else sigma, stragglers_of(options.ranks)
         if options.clock and "tail" not in stragglers:
-            continue  # a pause has no random part, and cannot be slower on one rank
+            continue  # pauses have no random part, and cannot be longer on one rank
         for r, s in [(1, 0), *((r, s) for r, s in TOLERANT if r <= options.ranks)]:
             given = r, s, options.ranks, options.steps, sigma, stragglers
             seconds, waited = (measured if options.clock else simulated)(*given)

@@ -1,8 +1,9 @@
-"""Print the name of a run's file, and check whether the run need not be repeated; sweeps call this script before a run.
+"""Prints the name of a run file, and checks whether the run need not be repeated.
 
-``python slurm/finished.py BEGINNING RANKS CONFIG.toml [--set key=value ...]`` prints ``BEGINNING-DIGEST.h5``. The
-digest depends on the configuration, the number of ranks and own code, so that runs of different settings have different
-files. The exit code is 0 if the run need not be repeated.
+Sweeps of Slurm jobs call this script before each run. The command ``python slurm/finished.py BEGINNING RANKS
+CONFIG.toml [--set key=value ...]`` prints ``BEGINNING-DIGEST.h5``. The digest depends on the configuration, the number
+of ranks and the user's own code, so that runs of different settings have different files. The exit code is 0 if the
+run need not be repeated.
 """
 
 import argparse
@@ -16,9 +17,9 @@ from grsgd.runs.finished import finished_run, is_tested
 
 
 def finished(path: str, ranks: int, wanted: config.Config) -> bool:
-    """Return whether the file ``path`` has a run of this configuration that completed or diverged on ``ranks`` ranks.
+    """Return True if ``path`` has a run of the configuration ``wanted`` on ``ranks`` ranks that completed or diverged.
 
-    A run that uses an algorithm, a model or data from a file outside this package counts only if the file is unchanged.
+    If the run uses an algorithm, a model or data from a file of the user, this file must be unchanged.
     """
     run = finished_run(path, ranks=ranks, config=wanted.toml(), **digests_of(wanted))
     return run is not None and is_tested(run)
@@ -32,13 +33,13 @@ def main() -> int:
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     options = parser.parse_args()
     try:
-        with redirect_stdout(sys.stderr):  # a user's own code may print when it is imported
+        with redirect_stdout(sys.stderr):  # a module of the user may print when it is imported
             wanted = config.load(options.config, options.set)
             path = f"{options.beginning}-{digest(wanted, options.ranks)}.h5"
             is_finished = finished(path, options.ranks, wanted)
     except ConfigError:
         print(f"{options.beginning}.h5")
-        return 1  # the sweep then begins the run, which reports the error
+        return 1  # with exit code 1, the sweep begins the run, which reports the error
     print(path)
     return 0 if is_finished else 1
 

@@ -2,10 +2,10 @@
 
 CHECKPOINTED=75  # the exit code of a run that ended after a checkpoint
 
-# attend COMMAND...: run a command and return its exit code. It runs in the background, because bash does not handle
-# signals while a command runs in the foreground. At the first SIGTERM, or SIGUSR1, which Slurm sends before the time
-# limit, call the function `stop` with the name of the signal. At each SIGUSR2, call the function `save`. Both functions
-# must be defined before.
+# attend COMMAND...: run a command and return its exit code. The command runs in the background, because bash does not
+# handle signals while a command runs in the foreground. At the first SIGTERM, or SIGUSR1, which Slurm sends before the
+# time limit, call the function `stop` with the name of the signal. At each SIGUSR2, call the function `save`. The
+# functions `stop` and `save` must be defined before.
 attend() {
     local code
     signal=
@@ -37,7 +37,7 @@ computing_threads() {
 }
 
 # srun_bind COMMAND...: print the option by which srun binds ranks to cores; nothing for the site's default. With GPUs,
-# the ranks of `grsgd train` bind themselves near their GPUs.
+# the ranks of `grsgd train` bind themselves to cores near their GPUs.
 srun_bind() {
     local config
     [[ -z ${SLURM_CPU_BIND:-} && ${GRSGD_BIND:-} != off ]] || return 0
@@ -68,7 +68,7 @@ launch() {
         exit 2
     fi
     # The allocation decides on which nodes the ranks run, and the ranks bind themselves to cores. Open MPI would bind a
-    # rank with all its threads to one core; on a shared node, that core may belong to another job.
+    # rank with all its threads to one core; on a shared node, this core may belong to another job.
     unset PRTE_MCA_rmaps_default_mapping_policy OMPI_MCA_rmaps_base_oversubscribe
     export PRTE_MCA_hwloc_default_binding_policy=none OMPI_MCA_hwloc_base_binding_policy=none
     # shellcheck disable=SC2086
@@ -91,8 +91,8 @@ launch_watched() {
     exec python -P -m grsgd run -n "$ranks" --launcher "$LAUNCHER" --restarts "$RESTARTS" "$@"
 }
 
-# choose_launcher: replace LAUNCHER=auto by srun, if srun can start a rank here, or else by mpiexec. `srun --mpi=list`
-# would not answer this: it also names plugins that do not work.
+# choose_launcher: replace LAUNCHER=auto by srun, if srun can start a rank here, or else by mpiexec. The list of
+# `srun --mpi=list` does not decide, because it also names plugins that do not work.
 choose_launcher() {
     [[ $LAUNCHER == auto ]] || return 0
     LAUNCHER=mpiexec
@@ -100,8 +100,8 @@ choose_launcher() {
     ! timeout 60 srun $(srun_mpi) --nodes=1 --ntasks=1 true &> /dev/null || LAUNCHER=srun
 }
 
-# signal_ranks SIGNAL: send the signal to the ranks. SIGTERM to srun would kill them at once; `grsgd run` passes signals
-# on.
+# signal_ranks SIGNAL: send the signal to the ranks. SIGTERM to srun would kill the ranks at once; `grsgd run` passes
+# signals on to the ranks.
 signal_ranks() {
     if [[ $LAUNCHER == srun && -z ${RESTARTS:-} ]]; then
         scancel --signal="$1" "$SLURM_JOB_ID"
@@ -110,17 +110,18 @@ signal_ranks() {
     fi
 }
 
-# has_checkpoints FOLDER: whether the folder has checkpoints. `compgen -G` would read brackets in its name as a pattern.
+# has_checkpoints FOLDER: whether the folder has checkpoints. `compgen -G` would read brackets in the folder's name as a
+# pattern.
 has_checkpoints() {
     local found=("$1"/samples-*)
     [[ -e ${found[0]} ]]
 }
 
-# train RANKS FILE.h5 CONFIG.toml [--set key=value ...]: make a training run. Its file is written to $SCRATCH and then
-# moved in one step; if it cannot be moved, it stays in $SCRATCH. After a signal, the file has the measurements until
-# then. With $EVERY, the run takes checkpoints; if it ends after a checkpoint (exit code 75), the job is requeued, and
-# the run resumes. After SIGUSR2 the run takes a checkpoint and goes on. With $RESTARTS, the run goes on inside the job
-# after the loss of a node.
+# train RANKS FILE.h5 CONFIG.toml [--set key=value ...]: make a training run. The run file is written to $SCRATCH and
+# then moved to FILE.h5 in one step; if the run file cannot be moved, it stays in $SCRATCH. If a signal ends the run,
+# the file has the measurements until the signal. With $EVERY, the run takes checkpoints; if the run ends after a
+# checkpoint (exit code 75), the job is requeued, and the run resumes. After SIGUSR2 the run takes a checkpoint and goes
+# on. With $RESTARTS, the run goes on inside the job after the loss of a node.
 train() {
     local ranks=$1 file=$2 code=0 ending=TERM kept=${2%.h5}.checkpoints folder scratch words
     shift 2
@@ -129,9 +130,9 @@ train() {
         set -- "$@" --every "$EVERY" "$(has_checkpoints "$kept" && echo --resume || echo --checkpoint)" "$kept"
     fi
     mkdir -p "$SCRATCH" "$(dirname "$file")"
-    folder=$(mktemp -d "$SCRATCH/grsgd-$SLURM_JOB_ID-XXXXXX")  # with a name that other users cannot predict
+    folder=$(mktemp -d "$SCRATCH/grsgd-$SLURM_JOB_ID-XXXXXX")  # other users cannot predict the folder's name
     scratch=$folder/$(basename "$file")
-    words=$(mktemp -d "$SCRATCH/grsgd-words-XXXXXX")  # here the saving rank marks the run file as complete
+    words=$(mktemp -d "$SCRATCH/grsgd-words-XXXXXX")  # in this folder, the saving rank marks the run file as complete
     export GRSGD_WORDS=$words
     choose_launcher
     echo "$(date '+%F %T'): $ranks ranks by $LAUNCHER on $SLURM_JOB_NODELIST, start ${SLURM_RESTART_COUNT:-0}: $*"

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A Slurm cluster on this machine, with which users try batch scripts.
+"""A Slurm cluster on this machine, with which users can try batch scripts.
 
 Every node of the cluster is a host of a testbed. The script needs root::
 
@@ -8,8 +8,8 @@ Every node of the cluster is a host of a testbed. The script needs root::
     sbatch slurm/train.sbatch
     slurm/local_cluster.py down
 
-Slurm and munge are the packages of the Linux distribution. Here, they read and write only files in the testbed's
-folder. The machine's own Slurm and munge, if installed, are not changed.
+The programs Slurm and munge are packages of the Linux distribution. In this cluster, Slurm and munge read and write
+only files in the testbed's folder. The Slurm and munge of the machine itself, if they are installed, are not changed.
 """
 
 import argparse
@@ -30,7 +30,7 @@ ENVIRONMENT = ROOT / ".venv" / "bin" / "python"
 COMMANDS = ("munged", "slurmctld", "slurmd", "sbatch", "sinfo")
 PACKAGES = "slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge"
 SECONDS = 60
-"""Seconds within which all nodes must be idle after the start, and within which an ended cluster must be gone."""
+"""Seconds in which all nodes must become idle after the start, and in which a cluster must disappear after its end."""
 CONF = """\
 ClusterName={name}
 SlurmctldHost={head}({controller})
@@ -56,12 +56,15 @@ PartitionName=local Nodes=ALL Default=YES
 """
 """Configuration file of Slurm.
 
-cred_expire: the time for which a requeued job waits; Slurm's default is two minutes. config_overrides: a node has the
-number of CPUs that this file states, whatever the machine has. TmpFS: folder in which PMIx makes a folder for every
-step; the name of PMIx's folder is the same on every node.
+cred_expire: the seconds for which a requeued job waits; Slurm's default is two minutes. config_overrides: a node has
+the number of CPUs that this file states, even if the machine has fewer. TmpFS: folder in which PMIx makes a folder for
+every step. Each node has its own TmpFS, because PMIx's folder has the same name on every node.
 """
 CGROUP_CONF = "CgroupPlugin=cgroup/v1\n"
-"""Configuration of control groups, which no plugin in ``CONF`` uses; cgroup/v1 does not look for them at its start."""
+"""Configuration of control groups, which Slurm reads although no plugin in ``CONF`` uses control groups.
+
+The plugin cgroup/v1 does not look for control groups at its start.
+"""
 TASK_PROLOG = """\
 #!/bin/sh
 # The special properties of this cluster: its nodes share the cores and the files of one machine, are connected only by
@@ -73,11 +76,14 @@ echo export OMPI_MCA_btl=tcp,self
 echo export OMPI_ALLOW_RUN_AS_ROOT=1
 echo export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 """
-"""Script that sets the environment of each task."""
+"""Script that Slurm runs before each task, to set the task's environment."""
 
 
 class ClusterError(RuntimeError):
-    """An error: the cluster does not exist, or cannot be made; the message is one line."""
+    """Error: the cluster does not exist, or cannot be made.
+
+    The message of a ClusterError is one line.
+    """
 
 
 def main() -> int:
@@ -91,7 +97,7 @@ def main() -> int:
     sub.add_argument("name", nargs="?", help="name such as tb0; needed if there are several clusters")
     actions.add_parser("status", help="list the clusters of this machine")
     options = parser.parse_args()
-    os.environ["PATH"] += ":/usr/sbin:/sbin"  # the folders of daemons are missing in some users' PATH
+    os.environ["PATH"] += ":/usr/sbin:/sbin"  # some users' PATH lacks the folders of daemons
     try:
         {"up": up, "keep": keep, "down": down, "status": status}[options.action](options)
     except ClusterError as error:
@@ -101,7 +107,7 @@ def main() -> int:
 
 
 def up(options):
-    """Start the process that keeps a cluster, in the background, and wait until all nodes are idle."""
+    """Start the keeper process of a cluster in the background, and wait until all nodes are idle."""
     check_machine()
     keeper = subprocess.Popen(
         [sys.executable, "-m", "slurm.local_cluster", "keep", "--nodes", str(options.nodes), "--rate", options.rate,
@@ -125,7 +131,7 @@ def up(options):
 
 
 def check_machine():
-    """Raise ClusterError if this machine cannot run a cluster."""
+    """Raise ClusterError if a cluster cannot run on this machine."""
     if os.geteuid() != 0:
         raise ClusterError("a cluster on this machine needs root, for its network: try sudo")
     if missing := [name for name in COMMANDS if shutil.which(name) is None]:
@@ -133,7 +139,10 @@ def check_machine():
 
 
 def keep(options):
-    """Run a cluster until SIGTERM; print how to use the cluster when all nodes are idle, and nothing else."""
+    """Run a cluster until SIGTERM, in the keeper process.
+
+    When all nodes are idle, the keeper process prints how to use the cluster, and nothing else.
+    """
     hosts = testbed_hosts()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
@@ -142,7 +151,7 @@ def keep(options):
             start(testbed, folder, options.gpus)
             print(usage(testbed, folder), flush=True)
             null = os.open(os.devnull, os.O_RDWR)
-            os.dup2(null, 1)  # the command `up` reads this process's output until it ends
+            os.dup2(null, 1)  # the command `up` reads the output of this process until the output ends
             os.dup2(null, 2)
             while True:
                 signal.pause()
@@ -151,9 +160,9 @@ def keep(options):
 
 
 def start(testbed, folder: Path, gpus: int):
-    """Start all daemons in the testbed, and wait until the nodes are idle. Raises ClusterError.
+    """Start all daemons of the cluster in the testbed, and wait until all nodes are idle. Raises ClusterError.
 
-    The daemons end with the testbed.
+    The daemons end when the testbed ends.
     """
     write(testbed, folder, join(testbed), gpus)
     environment = os.environ | {"SLURM_CONF": str(folder / "slurm.conf")}
@@ -186,9 +195,9 @@ def start(testbed, folder: Path, gpus: int):
 
 
 def join(testbed) -> str:
-    """Connect the head node to this machine's own network, so that Slurm's commands work in any shell.
+    """Connect the head node to the network of this machine, so that Slurm's commands work in any shell.
 
-    Returns the address of the controller, which is the same for shells and nodes.
+    Returns the address of Slurm's controller, which is the same in shells of the machine and on the nodes.
     """
     number = int(testbed.name.removeprefix("tb"))
     here, there = f"169.254.77.{4 * number + 1}", f"169.254.77.{4 * number + 2}"
@@ -207,7 +216,10 @@ def join(testbed) -> str:
 
 
 def write(testbed, folder: Path, controller: str, gpus: int):
-    """Write all files of the cluster; links to /dev/null replace the devices of GPUs."""
+    """Write all files of the cluster into ``folder``.
+
+    Links to /dev/null stand for the device files of pretended GPUs.
+    """
     folder.mkdir()
     (folder / "state").mkdir()
     for host in testbed.hosts:
@@ -233,7 +245,7 @@ def write(testbed, folder: Path, controller: str, gpus: int):
 
 
 def idle(environment: dict) -> int:
-    """Return the number of idle nodes of the cluster."""
+    """Return the number of the cluster's nodes that are idle."""
     with suppress(subprocess.TimeoutExpired):
         done = subprocess.run(
             ["sinfo", "--noheader", "--Node", "--states=idle", "--format=%N %t"],
@@ -244,7 +256,10 @@ def idle(environment: dict) -> int:
 
 
 def last_words(folder: Path) -> str:
-    """Return the lines of the logs that say why the cluster failed; the logs are removed with the cluster."""
+    """Return the lines of the daemons' logs that say why the cluster failed.
+
+    The message of a failed start needs lines of the logs, because the logs are removed with the cluster.
+    """
     paths = sorted([*folder.glob("*.log"), *folder.glob("*.out")])
     lines = [f"{path.name}: {line}" for path in paths for line in path.read_text(errors="replace").splitlines()]
     for word in ("fatal", "error", ""):
@@ -265,12 +280,15 @@ logs: {folder}/*.log; the end: slurm/local_cluster.py down {testbed.name}"""
 
 
 def clusters() -> list[str]:
-    """Return the names of this machine's clusters, including a cluster whose keeper was killed."""
+    """Return the names of the clusters on this machine, including clusters whose keeper process was killed."""
     return sorted(path.parents[1].name for path in testbed_hosts().STATE.glob("*/slurm/keeper.pid"))
 
 
 def testbed_hosts():
-    """Return the module of testbeds, imported late because it needs the project's environment and ``up`` does not."""
+    """Return the module of testbeds.
+
+    The module is imported late, because it needs the project's environment, which ``up`` does not need.
+    """
     try:
         from grsgd.testbed import hosts
     except ModuleNotFoundError as error:
@@ -279,7 +297,7 @@ def testbed_hosts():
 
 
 def down(options):
-    """End a cluster, and return when it is gone."""
+    """End a cluster, and return when all its parts are gone."""
     hosts, found = testbed_hosts(), clusters()
     if options.name is None and len(found) > 1:
         raise ClusterError(f"there are several clusters, give the name of one: {', '.join(found)}")
@@ -291,7 +309,7 @@ def down(options):
     folder = hosts.STATE / name
     try:
         with hosts.only_one():
-            if not folder.exists():  # another process has removed the cluster, because its keeper was killed
+            if not folder.exists():  # another process has removed the cluster after its keeper process was killed
                 return
             if hosts.left_behind(name):
                 hosts.remove(name)
@@ -300,7 +318,7 @@ def down(options):
         raise ClusterError(str(error)) from None
     with suppress(ProcessLookupError):
         os.kill(int((folder / "slurm" / "keeper.pid").read_text()), signal.SIGTERM)
-    # The kernel removes the network interface of the cluster some time after its network namespace.
+    # The kernel removes the cluster's network interface only some time after the network namespace.
     parts = [folder, Path(f"/sys/class/net/{name}-slurm")]
     deadline = time.monotonic() + SECONDS
     while any(part.exists() for part in parts):
@@ -311,7 +329,7 @@ def down(options):
 
 
 def status(options):
-    """Print every cluster and its nodes."""
+    """Print the name and the nodes of every cluster on this machine."""
     for name in clusters():
         conf = testbed_hosts().STATE / name / "slurm" / "slurm.conf"
         print(f"cluster {name}: export SLURM_CONF={conf}", flush=True)
@@ -321,7 +339,7 @@ def status(options):
 
 
 if __name__ == "__main__":
-    # Under sudo, this script runs by another Python than the environment's.
+    # Under sudo, the Python that runs this script may not be the Python of the project's environment.
     if find_spec("numpy") is None and os.access(ENVIRONMENT, os.X_OK) and sys.executable != str(ENVIRONMENT):
         os.execv(ENVIRONMENT, [ENVIRONMENT, *sys.argv])
     sys.path.insert(0, str(ROOT))

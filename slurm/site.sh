@@ -7,7 +7,7 @@
 [[ ! -e .venv/bin/activate ]] || . .venv/bin/activate
 
 # RESULTS: the folder of finished run files, on a file system that you can also read. SCRATCH: the folder in which the
-# first node of a job writes them first.
+# first node of a job writes run files before it moves them to RESULTS.
 RESULTS=${RESULTS:-results}
 SCRATCH=${SCRATCH:-${TMPDIR:-/tmp}}
 
@@ -20,14 +20,15 @@ fi
 [[ -z $PROFILE ]] || . "slurm/profiles/$PROFILE.sh"
 
 # LAUNCHER starts the ranks: srun, mpiexec (of Open MPI or MPICH), or auto. auto is srun if `srun --mpi=$SRUN_MPI` works
-# here, and mpiexec otherwise. SRUN_MPI=default: srun without --mpi, with the site's default. LAUNCH_OPTIONS: further
-# options for the launcher.
+# on this cluster, and mpiexec otherwise. SRUN_MPI=default: srun without --mpi, with the site's default. LAUNCH_OPTIONS:
+# further options for the launcher.
 LAUNCHER=${LAUNCHER:-auto}
 SRUN_MPI=${SRUN_MPI:-pmix}
 LAUNCH_OPTIONS=${LAUNCH_OPTIONS:-}
 
-# THREADS: number of threads that compute in each rank; empty for the cores of --cpus-per-task, from four cores on without
-# the core of the thread that moves messages. GRSGD_BIND: whether ranks bind themselves to cores: auto, on or off.
+# THREADS: number of threads that compute in each rank; empty for the cores of --cpus-per-task, from four cores on
+# without the core of the thread that moves messages. GRSGD_BIND: whether ranks bind themselves to cores: auto, on or
+# off.
 THREADS=${THREADS:-}
 export GRSGD_BIND=${GRSGD_BIND:-auto}
 

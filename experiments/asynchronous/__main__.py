@@ -3,13 +3,15 @@
     python -m experiments.asynchronous --dry-run       # the number of runs, and their duration
     python -m experiments.asynchronous                 # ``make verdict-asynchronous``; a quarter of an hour of a core
 
-A server has 8 workers. In each distribution of times, the workers' times per gradient are equal, or random, or
-different from worker to worker. Each method is tuned on each distribution, with seeds that are used for nothing else.
-After tuning, all methods are compared, with other seeds. The fastest synchronous and the fastest asynchronous method
-are compared once more, with further seeds.
+In every run, a parameter server has 8 workers. A distribution of times says how long each worker computes a gradient:
+equally long, randomly long, or longer for some workers than for others. The learning rate of each method is tuned on
+each distribution of times, with seeds that are used only for tuning. After tuning, all methods are compared in runs
+with seeds that were not used for tuning. The fastest synchronous and the fastest asynchronous method are compared once
+more, with further seeds.
 
-Runs that exist are not repeated, so an interrupted experiment continues where it stopped. The results are a figure, two
-tables, all numbers as CSV, and a verdict on the claim that m-synchronous SGD is optimal up to a logarithm.
+A run whose run file exists is not repeated, so an interrupted experiment continues where it stopped. The program
+writes a figure, two tables, all numbers as CSV, and a verdict on the claim that m-synchronous SGD is optimal up to a
+logarithmic factor.
 """
 
 import argparse
@@ -33,7 +35,7 @@ from grsgd.runs.run_file import Run
 
 PROGRAM = "python -m experiments.asynchronous"
 RUN_SECONDS = 1.2
-"""Approximate mean seconds of one simulation on one core."""
+"""Approximate seconds of one simulation on one core, as the mean over all simulations."""
 
 
 def main() -> int:
@@ -66,7 +68,10 @@ def main() -> int:
 
 
 def find_results(kept: KeptRuns, distributions: Iterable[str]) -> dict[StrategyRun, StrategyNumbers]:
-    """Return the results of the existing runs, except runs that the results of other runs no longer ask for."""
+    """Return the results of the existing runs, without runs that the plan no longer contains.
+
+    The results of some runs determine which other runs the plan contains.
+    """
     results: dict[StrategyRun, StrategyNumbers] = {}
     while found := kept.load(list_missing(distributions, results)):
         results |= numbers_of(found)
@@ -74,24 +79,24 @@ def find_results(kept: KeptRuns, distributions: Iterable[str]) -> dict[StrategyR
 
 
 def make_results(kept: KeptRuns, distributions: Iterable[str], results: dict[StrategyRun, StrategyNumbers]):
-    """Make the missing runs, round by round, and add their results to ``results``. Raises Unfinished."""
+    """Make the runs that do not exist yet, round by round, and add their results to ``results``. Raises Unfinished."""
     while missing := list_missing(distributions, results):
         results |= numbers_of(kept.make_all(missing))
 
 
 def numbers_of(runs: dict[StrategyRun, Run]) -> dict[StrategyRun, StrategyNumbers]:
-    """Return the numbers of each run that are compared."""
+    """Return for each run the numbers by which it is compared with other runs (`StrategyNumbers`)."""
     return {planned: StrategyNumbers.of(planned, run) for planned, run in runs.items()}
 
 
 def hours_of(kept: KeptRuns, count: int) -> float:
-    """Return the approximate hours of ``count`` runs."""
+    """Return the approximate hours that ``count`` runs take."""
     any_run = next(iter(list_missing(DISTRIBUTIONS, {})))
     return kept.hours(Counter({any_run.spec(): count}))
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Return the command's arguments; exit with a message if they are wrong."""
+    """Parse and return the command-line arguments; exit with a message if they are wrong."""
     parser = argparse.ArgumentParser(prog=PROGRAM, description=__doc__.splitlines()[0].rstrip(":"))
     parser.add_argument("--distribution", choices=DISTRIBUTIONS, action="append", help="times; all by default")
     parser.add_argument("--dry-run", action="store_true", help="only print the number of runs and their duration")

@@ -1,4 +1,4 @@
-"""The figure and the tables of the comparison of synchronous with asynchronous methods."""
+"""Functions that draw the figure and write the tables of the comparison of synchronous with asynchronous methods."""
 
 import math
 from collections.abc import Sequence
@@ -16,14 +16,14 @@ from experiments.runner.sample import Sample
 from grsgd.runs.series import COLOURS
 
 COLOUR = {True: COLOURS[1], False: COLOURS[0]}
-"""Colour of a method's dots, by whether the method is asynchronous."""
+"""Colour of a method's dots in the figure; ``COLOUR[True]`` is for asynchronous methods."""
 
 
 def draw(results: Results) -> Figure:
-    """Return the figure of the seconds to the target: one panel per distribution, one row per method.
+    """Draw the seconds that runs take to the target accuracy: one panel per distribution of times, one row per method.
 
-    Each dot is a run with one seed, and each line the median over the seeds. Dots of the fastest synchronous and the
-    fastest asynchronous method are filled.
+    Each dot is a run with one seed, and each line is the median over the seeds. The dots of the fastest synchronous
+    method and of the fastest asynchronous method are filled.
     """
     names = list_distributions(results)
     rows, columns = math.ceil(len(names) / 3), min(len(names), 3)
@@ -51,18 +51,21 @@ def draw(results: Results) -> Figure:
 
 
 def list_distributions(results: Results) -> list[str]:
-    """Return the names of the distributions of times for which runs exist."""
+    """Return the names of the distributions of times for which ``results`` has runs."""
     found = {point.distribution for point in results}
     return [name for name in DISTRIBUTIONS if name in found]
 
 
 def seconds_of(found: Sequence[StrategyNumbers]) -> list[float]:
-    """Return the seconds to the target accuracy of the runs that reached it."""
+    """Return the seconds to the target accuracy, without the runs that did not reach the target."""
     return [result.seconds for result in found if not math.isnan(result.seconds)]
 
 
 def overview(results: Results) -> str:
-    """Return the table of seconds to the target (median and range) and learning rates, one column per distribution."""
+    """Return the table of each method's seconds to the target accuracy and its learning rate.
+
+    The table states the seconds as median and range, in one column per distribution of times.
+    """
     names = list_distributions(results)
     rows = [[method, *(cell(name, method, results) for name in names)] for method in METHODS]
     headers = ["method", *(DISTRIBUTIONS[name].title for name in names)]
@@ -80,9 +83,9 @@ def cell(distribution: str, method: str, results: Results) -> str:
 
 
 def table(results: Results) -> str:
-    """Return the table of the numbers of gradients computed and applied, as medians over the seeds.
+    """Return a table of how many gradients the workers computed and how many the server applied, as medians over seeds.
 
-    The table has a row for each method and distribution.
+    The table has a row for each pair of a method and a distribution of times.
     """
     rows = []
     for name, distribution in DISTRIBUTIONS.items():

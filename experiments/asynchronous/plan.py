@@ -1,4 +1,7 @@
-"""The choice of the runs, in rounds: each round of runs depends on the results of earlier rounds."""
+"""Functions that choose the runs of the comparison, in rounds.
+
+The runs of each round depend on the results of earlier rounds.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -18,17 +21,20 @@ from experiments.asynchronous.points import (
 from experiments.asynchronous.result import StrategyNumbers
 
 Results = Mapping[StrategyRun, StrategyNumbers]
-"""The numbers of the runs that have been made."""
+"""The numbers (`StrategyNumbers`) of each finished run."""
 
 
 def number_of_runs(distributions: int) -> int:
-    """Return the number of runs for ``distributions`` distributions, if no best rate is at an end of the grid."""
+    """Return the number of runs for ``distributions`` distributions of times.
+
+    More runs are needed if a method's best learning rate is the least or greatest of `RATES`.
+    """
     each = len(METHODS) * (len(RATES) * len(TUNING_SEEDS) + len(SEEDS))
     return distributions * (each + 2 * len(FINAL_SEEDS) + 1)
 
 
 def trials(distribution: str, method: str, results: Results) -> tuning.Trials:
-    """Return the finished trials: the learning rates that were run with all `TUNING_SEEDS`, each with its seconds."""
+    """Return the seconds to the target for each learning rate that was run with all `TUNING_SEEDS`."""
     found = {point.rate for point in results if point[:2] == (distribution, method) and point.seed in TUNING_SEEDS}
     by_rate = {rate: [StrategyRun(distribution, method, rate, seed) for seed in TUNING_SEEDS] for rate in sorted(found)}
     return {
@@ -39,10 +45,11 @@ def trials(distribution: str, method: str, results: Results) -> tuning.Trials:
 
 
 def points_of(distribution: str, results: Results) -> Iterator[StrategyRun]:
-    """Yield the runs that can be named so far, including existing runs.
+    """Yield the runs that the results so far determine, including runs that exist.
 
-    All methods are tuned, and then run at their best learning rates. The fastest synchronous and the fastest
-    asynchronous method are then run with further seeds. A method that reaches the target at no rate has no later runs.
+    The learning rate of each method is tuned, and the method is run at its best learning rate with `SEEDS`. The
+    fastest synchronous and the fastest asynchronous method are run with `FINAL_SEEDS`. A method that reaches the
+    target at none of the learning rates is not run after the tuning.
     """
     rates = {}
     for method in METHODS:
@@ -60,16 +67,16 @@ def points_of(distribution: str, results: Results) -> Iterator[StrategyRun]:
 
 
 def select_compared(distribution: str, method: str, results: Results) -> dict[StrategyRun, StrategyNumbers]:
-    """Return the results of a method at its best learning rate, with the seeds for the comparison of all methods."""
+    """Return the results of the runs of ``method`` at its best learning rate with the seeds `SEEDS`."""
     rate = tuning.best(known) if (known := trials(distribution, method, results)) else None
     points = [StrategyRun(distribution, method, rate, seed) for seed in SEEDS]
     return {point: results[point] for point in points if point in results}
 
 
 def finalists(distribution: str, results: Results) -> dict[str, float]:
-    """Return the fastest synchronous and the fastest asynchronous method, each with its learning rate.
+    """Return the fastest synchronous and the fastest asynchronous method, each with its best learning rate.
 
-    Returns an empty dict if runs are still missing.
+    Returns an empty dict if runs are missing that decide which methods are the fastest.
     """
     found = {}
     for side in (SYNCHRONOUS, ASYNCHRONOUS):
@@ -90,6 +97,6 @@ def finalists(distribution: str, results: Results) -> dict[str, float]:
 
 
 def list_missing(distributions: Iterable[str], results: Results) -> list[StrategyRun]:
-    """Return the missing runs that the results so far determine; later results may determine more runs."""
+    """Return the missing runs that ``results`` determines; the results of these runs may determine further runs."""
     points = (point for name in distributions for point in points_of(name, results))
     return [point for point in dict.fromkeys(points) if point not in results]

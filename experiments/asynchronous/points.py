@@ -1,4 +1,4 @@
-"""The runs of the comparison: distributions of the time per gradient, strategies of the server, and learning rates."""
+"""The runs of the comparison, by distribution of the time per gradient, strategy of the server, and learning rate."""
 
 import json
 import math
@@ -9,23 +9,29 @@ import numpy as np
 from experiments.runner.run_spec import SIMULATED, Link, RunSpec
 
 WORKERS = 8
-"""Number of workers of the server."""
+"""Number of workers of the parameter server."""
 RANKS = WORKERS + 1
-"""Number of ranks; the last rank is the server."""
+"""Number of ranks: the workers, and the server as the last rank."""
 NETWORK = Link("10tbit", latency="1us", nominal=True)
-"""A network on which a model is sent in a hundred-thousandth of the time of a gradient."""
+"""A network which sends a model in a hundred-thousandth of the time in which a worker computes a gradient."""
 SECONDS = 0.1
-"""Seconds in which a worker without slowdown computes a gradient; the median if times are random."""
+"""Seconds in which a worker without slowdown computes a gradient.
+
+If the seconds per gradient are random, ``SECONDS`` is their median.
+"""
 
 
 class Distribution(NamedTuple):
-    """A distribution of the workers' seconds per gradient."""
+    """A distribution of the seconds in which workers compute a gradient."""
 
     title: str
     slowdown: tuple[float, ...] = (1.0,) * WORKERS
-    """Factor by which each worker's time is longer, from worker 1 on."""
+    """Factors by which the workers compute more slowly, in the order of the workers."""
     sigma: float = 0.0
-    """Standard deviation of the logarithm of a gradient's time, drawn anew for each gradient; 0 for equal times."""
+    """Standard deviation of the logarithm of a gradient's seconds, which are drawn anew for each gradient.
+
+    If ``sigma`` is 0, all gradients of a worker take equally long.
+    """
 
     @property
     def compute(self) -> str:
@@ -34,7 +40,10 @@ class Distribution(NamedTuple):
 
     @property
     def fixed_seconds(self) -> list[float] | None:
-        """Return the seconds of each worker's gradient; None if times vary, because then the optimum is unknown."""
+        """Return the seconds in which each worker computes a gradient.
+
+        Returns None if these seconds are random, because the least possible time is not known for random seconds.
+        """
         return None if self.sigma else [SECONDS * factor for factor in self.slowdown]
 
 
@@ -47,41 +56,52 @@ DISTRIBUTIONS = {
     "slow": Distribution("one 10 times slower", (1.0,) * (WORKERS - 1) + (10.0,)),
 }
 BASELINE = "bsp"
-"""Name of the synchronous method that waits for all workers."""
+"""Name of the synchronous method in which the server waits for all workers."""
 CONTROL = "m_sync 8"
-"""Name of the control: the baseline by another strategy, whose results must equal the baseline's."""
+"""Name of the control: the baseline's algorithm as another strategy, which must give the same results."""
 SYNCHRONOUS = {
     "m_sync 2": {"strategy": "m_sync", "fastest": 2},
     "m_sync 4": {"strategy": "m_sync", "fastest": 4},
     "m_sync 7": {"strategy": "m_sync", "fastest": 7},
     BASELINE: {"strategy": "bsp"},
 }
-"""Options of the m-synchronous methods by name; the baseline waits for all workers, as does m = 8."""
+"""Options of the synchronous methods, by name of the method.
+
+The baseline waits for all workers, as m-synchronous SGD does with m = 8.
+"""
 ASYNCHRONOUS = {
     "asp": {"strategy": "asp"},
     "ringmaster 16": {"strategy": "ringmaster", "staleness_limit": 16},
     "rennala 8": {"strategy": "rennala", "gradients_per_update": 8},
     "rennala 4": {"strategy": "rennala", "gradients_per_update": 4},
 }
-"""Options of the asynchronous methods by name; there are as many as synchronous methods.
+"""Options of the asynchronous methods, by name of the method.
 
-In the papers, the parameters R and B follow from the noise of the gradients, which is not known in advance.
+There are as many asynchronous as synchronous methods. The papers on Ringmaster and Rennala derive their parameters R
+and B from the noise of the gradients, which is unknown before a training.
 """
 METHODS = SYNCHRONOUS | ASYNCHRONOUS
 RATES = (0.2, 0.4, 0.8, 1.6)
-"""Learning rates at which every method is run on every distribution."""
+"""Learning rates at which every method is run on every distribution of times."""
 MAX_BEYOND = 3
-"""Greatest number of further rates, each twice or half the last rate, if the best rate is at an end of `RATES`."""
+"""Greatest number of learning rates that are tried beyond `RATES`.
+
+A learning rate beyond `RATES` is tried if the best rate is the least or the greatest tried one; it is half the least
+rate or twice the greatest.
+"""
 TUNING_SEEDS = (1000, 1001)
-"""Seeds with which learning rates are chosen."""
+"""Seeds of the runs that choose the learning rate of each method."""
 SEEDS = (0, 1, 2, 3, 4)
-"""Seeds with which all methods are compared at their best rates."""
+"""Seeds of the runs in which all methods are compared, each at its best learning rate."""
 FINAL_SEEDS = tuple(range(100, 112))
-"""Seeds with which the two fastest methods are compared; no rate and no method was chosen with them."""
+"""Seeds of the runs that compare the fastest synchronous and the fastest asynchronous method.
+
+No learning rate and no method was chosen by runs with the seeds `FINAL_SEEDS`.
+"""
 
 
 class StrategyRun(NamedTuple):
-    """A run of one strategy of the server, on one distribution of times, with one learning rate and seed."""
+    """A run of one strategy of the server on one distribution of times, with one learning rate and one seed."""
 
     distribution: str
     method: str
@@ -100,7 +120,7 @@ class StrategyRun(NamedTuple):
 
 
 def gradients_per_update(method: str) -> int:
-    """Return the number of gradients that a method applies in one update."""
+    """Return the number of gradients that the server applies in one update of the model under ``method``."""
     options = METHODS.get(method, {})
     alone = 1 if options.get("strategy") in ("asp", "ringmaster") else WORKERS
     return options.get("fastest") or options.get("gradients_per_update") or alone
@@ -114,11 +134,13 @@ def bound_gradients(method: str) -> int:
 
 
 def throughput_ratio(seconds: list[float]) -> float:
-    """Return the ratio of two rates: gradients that all workers compute, and gradients that m-synchronous SGD applies.
+    """Return the rate at which all workers compute gradients, divided by the rate at which the server applies them.
 
-    m is the best for ``seconds``, the fixed time of each worker. The m fastest workers apply m gradients in the time of
-    the slowest of them. The ratio is at most 1 + 1/2 + ... + 1/n, hence less than 1 + ln n: with h the ordered times
-    and a = max m / h_m, each 1 / h_i is at most a / i.
+    ``seconds`` is the fixed time of each worker's gradient, and m is the number of workers at which the most gradients
+    are applied per second. In m-synchronous SGD, the m fastest workers apply m gradients in the time that the slowest
+    of these m takes for one. For n workers, the ratio of the two rates is at most 1 + 1/2 + ... + 1/n, which is less
+    than 1 + ln n.
+    Proof: if h are the workers' times in ascending order and a = max m / h_m, then 1 / h_i is at most a / i.
     """
     ordered = np.sort(seconds)
     applied = np.arange(1, ordered.size + 1) / ordered

@@ -1,4 +1,4 @@
-"""The numbers of a run of the comparison that are compared with other runs."""
+"""The numbers of a run by which a method is compared with other methods on the same distribution of times."""
 
 import math
 from typing import NamedTuple
@@ -10,26 +10,30 @@ from grsgd.runs.run_file import Run
 
 
 class StrategyNumbers(NamedTuple):
-    """The numbers of a run that are compared with other runs."""
+    """The numbers of one run by which its method is compared with other methods."""
 
     seconds: float
-    """Simulated seconds to the target accuracy, interpolated between two snapshots; NaN if it was not reached."""
+    """Simulated seconds to the target accuracy, interpolated between snapshots; NaN if the run missed it."""
     computed: int
     """Number of gradients that all workers began to compute, including gradients under way at the end."""
     applied: int
-    """Number of gradients in the model of the last snapshot."""
+    """Number of gradients that the model of the last snapshot contains."""
     updates: int
-    """Number of updates of the model until the last snapshot."""
+    """Number of updates of the model from the start to the last snapshot."""
     over_optimum: float
-    """Seconds per ``bound_gradients`` gradients, over the least possible seconds for them if all are of one model.
+    """Seconds of the run per ``bound_gradients`` gradients, divided by the least possible seconds for them.
 
-    Reports of runs (``grsgd report``) have this number, too. NaN if times vary; below 1 if the gradients belong to
-    different models.
+    The least possible seconds are for gradients of a single model, as in the reports of ``grsgd report``.
+    ``over_optimum`` is NaN if workers' times are random, and may be below 1 if the gradients belong to different
+    models.
     """
     ended: float
-    """Simulated seconds of the last snapshot, a lower bound if the target was not reached; NaN without snapshots."""
+    """Simulated seconds at the last snapshot; NaN without snapshots.
+
+    If the run missed the target, ``ended`` is a lower bound of the seconds to the target.
+    """
     simulating: float
-    """Real seconds that the simulation took on this machine."""
+    """Real seconds that this machine took to simulate the run."""
 
     @classmethod
     def of(cls, point: StrategyRun, run: Run) -> "StrategyNumbers":

@@ -1,8 +1,10 @@
-"""Verdicts on the claim that synchronous methods are nearly optimal.
+"""Verdicts on the claim that synchronous methods are nearly as fast as the fastest possible method.
 
-The claim (Begunov, Tyurin 2026, arXiv 2602.03802): m-synchronous SGD is optimal up to logarithmic factors in many
-settings, but not in all. If workers take fixed times and the noise of gradients dominates, the factor is less than
-1 + ln n (`experiments.asynchronous.points.throughput_ratio`). This module compares all distributions with this factor.
+The claim (Begunov, Tyurin 2026, arXiv 2602.03802) is that in many settings, but not in all, m-synchronous SGD is
+optimal up to logarithmic factors. If each worker takes a fixed time per gradient and the noise of gradients dominates,
+m-synchronous SGD takes less than 1 + ln n times as long as the optimum
+(`experiments.asynchronous.points.throughput_ratio`). This module compares the measured ratio of times with 1 + ln n on
+every distribution of workers' times.
 """
 
 import math
@@ -30,17 +32,18 @@ from experiments.runner.outcome import AT_LEAST, AT_MOST, INCONCLUSIVE, REFUTED,
 from experiments.runner.sample import Sample
 
 FACTOR = 1 + math.log(WORKERS)
-"""Greatest ratio of synchronous to asynchronous time that agrees with the claim."""
+"""Greatest ratio of the synchronous to the asynchronous method's time with which the claim holds."""
 FASTER, SLOWER, ALIKE, UNCLEAR = "faster", "slower", f"as fast, within {ZONE_PERCENT:g} %", "undecided"
 WORDS = {SUPPORTED: FASTER, REFUTED: SLOWER, outcome.ALIKE: ALIKE, INCONCLUSIVE: UNCLEAR}
-"""Words for the speed of the synchronous method compared with the asynchronous method, by the verdict of their case."""
+"""Words that compare the synchronous method's speed with the asynchronous one's, by verdict of the comparison."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The best synchronous and the best asynchronous method on one distribution.
+    """The comparison of the best synchronous with the best asynchronous method on one distribution of times.
 
-    case: how much less time the synchronous method takes; its p value is corrected for the number of distributions.
+    case: the time that the synchronous method saves over the asynchronous method, with a p value corrected for the
+    number of distributions.
     """
 
     distribution: str
@@ -50,39 +53,44 @@ class Comparison:
 
     @property
     def ratio(self) -> float:
-        """Return the ratio of the synchronous method's seconds to the asynchronous method's.
+        """Return the synchronous method's seconds to the target, divided by the asynchronous method's seconds.
 
-        The ratio is the geometric mean over pairs of runs with the same seed; NaN if it is unknown.
+        The ratio is the geometric mean over pairs of runs with the same seed. The ratio is NaN if the comparison has
+        no estimate.
         """
         return math.nan if self.case.estimate is None else 1 - self.case.estimate / 100
 
     @property
     def low(self) -> float:
-        """Return the lower end of the ratio's 95 % interval."""
+        """Return the lower end of the 95 % interval of `ratio`."""
         return -math.inf if self.case.high is None else 1 - self.case.high / 100
 
     @property
     def high(self) -> float:
-        """Return the upper end of the ratio's 95 % interval."""
+        """Return the upper end of the 95 % interval of `ratio`."""
         return math.inf if self.case.low is None else 1 - self.case.low / 100
 
     @property
     def word(self) -> str:
-        """Return a word that says whether the synchronous method is faster, slower or as fast, or undecided."""
+        """Return "faster", "slower", "as fast" or "undecided", which describes the synchronous method."""
         return WORDS[self.case.verdict]
 
     def text(self) -> str:
-        """Return the ratio with its interval, as text."""
+        """Return the ratio of the two methods' times with its interval, as text."""
         note = f"; {self.case.note}" if self.case.note else ""
         if self.case.estimate is None:
             return f"not known{note}"
-        bound = {AT_LEAST: "at most ", AT_MOST: "at least "}.get(self.case.bound, "")  # a bound of saved time, reversed
+        # a bound of the saved time becomes the opposite bound of the ratio
+        bound = {AT_LEAST: "at most ", AT_MOST: "at least "}.get(self.case.bound, "")
         seeds = f"{self.case.seeds} seeds{note}"
         return f"{bound}{self.ratio:.2f} times as long ({self.low:.2f} to {self.high:.2f}, {seeds})"
 
 
 def sample(results: Results, distribution: str, method: str, rate: float) -> Sample:
-    """Return the seconds to the target, by seed; a run that missed the target has its duration, as a lower bound."""
+    """Return the seconds to the target accuracy by seed, as a sample.
+
+    If a run missed the target, the sample has the duration of the run as a lower bound.
+    """
     points = {seed: StrategyRun(distribution, method, rate, seed) for seed in FINAL_SEEDS}
     found = {seed: results[point] for seed, point in points.items() if point in results}
     missed = frozenset(seed for seed, result in found.items() if math.isnan(result.seconds))
@@ -90,7 +98,7 @@ def sample(results: Results, distribution: str, method: str, rate: float) -> Sam
 
 
 def compare(results: Results, distribution: str) -> Comparison | None:
-    """Return the comparison on one distribution; None unless both methods have runs with `FINAL_SEEDS`."""
+    """Return the comparison on one distribution of times; None unless two methods have runs with `FINAL_SEEDS`."""
     sides = [
         (method, sample(results, distribution, method, rate))
         for method, rate in finalists(distribution, results).items()
@@ -103,14 +111,17 @@ def compare(results: Results, distribution: str) -> Comparison | None:
 
 
 def comparisons(results: Results) -> list[Comparison]:
-    """Return the comparisons on all distributions, with verdicts corrected for the number of comparisons."""
+    """Return the comparisons on all distributions of times.
+
+    The verdicts of the comparisons are corrected for the number of comparisons.
+    """
     found = [each for name in DISTRIBUTIONS if (each := compare(results, name)) is not None]
     cases = corrected([each.case for each in found])
     return [replace(each, case=case) for each, case in zip(found, cases, strict=True)]
 
 
 def verdicts(results: Results) -> Iterator[str]:
-    """Yield one line per distribution, then lines on the claim and on possible objections to it."""
+    """Yield a sentence per distribution of times, then sentences on the claim and on objections to the claim."""
     found = comparisons(results)
     for comparison in found:
         yield line(comparison)
@@ -124,7 +135,7 @@ def verdicts(results: Results) -> Iterator[str]:
 
 
 def line(comparison: Comparison) -> str:
-    """Return a sentence with the result of the comparison on one distribution."""
+    """Return a sentence with the result of the comparison on one distribution of times."""
     distribution = DISTRIBUTIONS[comparison.distribution]
     sides = f"the best m-synchronous ({comparison.synchronous}) against {comparison.asynchronous}"
     said = f"{distribution.title}: {sides}: "
@@ -135,7 +146,7 @@ def line(comparison: Comparison) -> str:
 
 
 def on_the_claim(found: list[Comparison]) -> str:
-    """Return a sentence that says whether m-synchronous SGD is within the factor on all distributions."""
+    """Return a sentence that says on which distributions m-synchronous SGD takes at most `FACTOR` times as long."""
     known = [each for each in found if each.case.estimate is not None]
     said = f"The claim, that m-synchronous SGD is optimal up to a logarithm, held to 1 + ln n = {FACTOR:.2f}: "
     if not known:
@@ -152,7 +163,7 @@ def on_the_claim(found: list[Comparison]) -> str:
 
 
 def on_asynchrony(found: list[Comparison]) -> str:
-    """Return a sentence on whether asynchronous methods are faster, and whether by more than the claimed factor."""
+    """Return a sentence that says on which distributions the asynchronous method saves time, and how much."""
     said = "What asynchrony is worth beyond that: "
     slower = sorted((each for each in found if each.word == SLOWER), key=lambda each: -each.ratio)
     others = [each for each in found if each.word in (ALIKE, FASTER)]
@@ -166,9 +177,9 @@ def on_asynchrony(found: list[Comparison]) -> str:
 
 
 def on_waiting_for_all(results: Results) -> str | None:
-    """Return a sentence with the ratio of the baseline's time to the best asynchronous method's; None if unknown.
+    """Return a sentence with the ratio of the baseline's time to the best asynchronous method's time.
 
-    The times are medians over the seeds.
+    Returns None if no ratio is known. The compared times are medians over the seeds `SEEDS`.
     """
     ratios = {}
     for distribution in DISTRIBUTIONS:
@@ -187,7 +198,7 @@ def on_waiting_for_all(results: Results) -> str | None:
 
 
 def on_the_control(results: Results) -> str | None:
-    """Return a sentence on the differences between the baseline and the control; None if the control was not run."""
+    """Return a sentence that says in how many runs baseline and control agree; None without the control."""
     pairs = [
         (result, results[twin])
         for point, result in results.items()
@@ -195,6 +206,6 @@ def on_the_control(results: Results) -> str | None:
     ]
     if not pairs:
         return None
-    # the last field, the real seconds of the simulation, is not compared
+    # the last field of StrategyNumbers, the real seconds of the simulation, is not compared
     same = sum(np.array_equal(a[:-1], b[:-1], equal_nan=True) for a, b in pairs)
     return f"Control: {CONTROL} and {BASELINE} have equal times, gradients and updates in {same} of {len(pairs)} runs."

@@ -4,10 +4,10 @@
     sudo .venv/bin/python -m experiments.atlas         # as ``make figure-atlas``; hours
     python -m experiments.atlas --simulated            # only in simulated time, without root
 
-The language model and a CNN are trained on four hosts, with every method that can exchange every few steps. There are
-234 runs in simulated time, and 70 runs on the testbed, whose interfaces also count bytes. Runs that exist are not
-repeated, so an interrupted experiment continues where it stopped. The results are a figure, a table, all numbers as
-CSV, and a comparison with the formula that the literature uses for such figures.
+The language model and a CNN are trained on four hosts, with every method that can exchange models every few steps.
+The atlas has 234 runs in simulated time, and 70 runs on the testbed, whose network interfaces also count bytes. A run
+whose run file exists is not repeated, so an interrupted experiment continues where it stopped. The program writes a
+figure, a table, all numbers as CSV, and a comparison with the formula by which papers compute the time of a step.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from grsgd.testbed.hosts import TestbedError
 
 PROGRAM = "python -m experiments.atlas"
 TIMEOUT = 900
-"""Seconds that a measured run may take."""
+"""Greatest number of seconds that a run on the testbed may take."""
 
 
 def main() -> int:
@@ -55,12 +55,15 @@ def main() -> int:
 
 
 def hosts() -> EmulatedHosts:
-    """Return the hosts of the testbed for measured runs."""
+    """Return the emulated hosts of the testbed on which runs are measured."""
     return EmulatedHosts(points.HOSTS, points.CPU)
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Return the arguments, with the list ``points`` of the chosen runs; exit with a message if they are wrong."""
+    """Parse and return the command-line arguments, to which ``points``, the list of the chosen runs, is added.
+
+    Exits with a message if the arguments are wrong.
+    """
     parser = argparse.ArgumentParser(prog=PROGRAM, description=__doc__.splitlines()[0])
     parser.add_argument("--simulated", action="store_true", help="leave out the runs that need root and a testbed")
     parser.add_argument("--task", choices=TASKS, action="append", help="task of the runs; both by default")

@@ -1,4 +1,4 @@
-"""The atlas as a figure and a table, and its comparison with the formula for the time of a step."""
+"""Functions that draw the atlas, write it as a table, and compare it with the formula for the time of a step."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -20,21 +20,21 @@ from grsgd.runs.series import COLOURS, MARKERS
 from grsgd.units import rate
 
 LITERATURE = (1.08, 1.92)
-"""Least and greatest ratio of a step's seconds to the formula, as found by one independent project."""
+"""Least and greatest ratio of measured seconds of a step to the formula's, as found by one independent project."""
 MEGABYTE = 1e6
 """Number of bytes in a megabyte."""
 NO_INTERFACES = np.full((1, 2), math.nan)
-"""Bytes counted by the interfaces of simulated hosts, which are unknown."""
+"""NaN in place of the bytes that network interfaces send, because simulated hosts have no interfaces."""
 
 
 class AtlasNumbers(NamedTuple):
-    """The numbers of a run that the atlas shows."""
+    """The numbers of a run that the atlas's figure and table show."""
 
     seconds_per_step: float
     utilisation: float
     """Fraction of the time in which ranks compute, as the mean over the ranks that train."""
     time_to_target: float
-    """Seconds to the target accuracy, interpolated between two snapshots; NaN if the target was not reached."""
+    """Seconds to the target accuracy, interpolated between two snapshots; NaN if the run missed the target."""
     megabytes: float
     """Megabytes sent by all ranks, as counted by grsgd."""
     interface_megabytes: float
@@ -53,16 +53,17 @@ class AtlasNumbers(NamedTuple):
 
 
 Results = Mapping[AtlasRun, AtlasNumbers]
-"""The numbers of each run that exists."""
+"""The numbers (`AtlasNumbers`) of each finished run of the atlas."""
 
 
 def draw(results: Results, out: Path):
-    """Draw utilisation and time to the target over the links' rate, one column for each task and straggler.
+    """Draw the utilisation of processors and the time to the target over the rate of the links.
 
-    Solid lines are simulated, and markers are measured. Dashed grey lines are the formula for all-reduce, one line per
-    period.
+    The figure has one column for each task with and without a straggler. Solid lines show simulated runs, and markers
+    show measured runs. Dashed grey lines show the formula for methods that wait for an all-reduce, one line per period
+    of exchanges.
     """
-    # for the left-out pair, the language model with a straggler, there are single points only, which make no curve
+    # the language model with a straggler is left out, because it has single points only, which make no curve
     columns = [("gpt", 1), *(("cnn", slower) for slower in SLOWER)]
     figure = Figure(figsize=(11, 7), layout="constrained")
     panels = figure.subplots(2, len(columns), sharex=True, squeeze=False)
@@ -104,7 +105,7 @@ def draw(results: Results, out: Path):
 
 
 def table(results: Results) -> str:
-    """Return the table of measured points, each with the error of its simulation."""
+    """Return the table of measured runs, each with the relative error of the simulated run."""
     rows = []
     for point, found in results.items():
         if not point.measured:
@@ -128,7 +129,7 @@ def table(results: Results) -> str:
 
 
 def verdicts(results: Results) -> Iterator[str]:
-    """Yield the conclusions as text, one line each."""
+    """Yield the conclusions from the atlas, each as one line of text."""
     for measured in (True, False):
         ratios = [
             found.seconds_per_step / analytic.step_seconds(point)
@@ -166,5 +167,5 @@ def verdicts(results: Results) -> Iterator[str]:
 
 
 def spread(values: list[float]) -> str:
-    """Return the values' median, least and greatest value, as text."""
+    """Return the median, the least and the greatest of ``values``, as text."""
     return f"{np.median(values):.2f} ({min(values):.2f} to {max(values):.2f})"

@@ -1,4 +1,4 @@
-"""The points of the atlas: methods, periods of their exchanges, links and stragglers."""
+"""The points (runs) of the atlas: methods, periods of their exchanges, link rates and stragglers."""
 
 import itertools
 import json
@@ -16,11 +16,11 @@ TASKS = ("gpt", "cnn")
 RATES = ("10mbit", "100mbit", "1gbit")
 LATENCY = "100us"
 SIGMA = 0.1
-"""Sigma of the logarithm of the seconds of a gradient, in simulated time."""
+"""Standard deviation of the logarithm of the seconds of a gradient, in simulated time."""
 PERIODS = (1, 4, 16)
-"""Numbers of steps between two exchanges."""
+"""The periods of exchanges: numbers of steps from one exchange of models to the next."""
 SLOWER = (1, 4)
-"""Factors by which host 0 computes more slowly."""
+"""Factors by which host 0 computes more slowly than the other hosts."""
 METHODS = {
     "ring_allreduce": None,
     "local_sgd": "H",
@@ -32,7 +32,10 @@ METHODS = {
     "gossip": "period",
     "grsgd": "H",
 }
-"""The methods, each with the option for its period; None for a method that exchanges in every step."""
+"""The methods, each with the name of its option for the period of exchanges.
+
+None stands for a method that exchanges in every step.
+"""
 
 
 class AtlasRun(NamedTuple):
@@ -46,7 +49,10 @@ class AtlasRun(NamedTuple):
     measured: bool
 
     def overrides(self) -> tuple[str, ...]:
-        """Return the overrides of the task's configuration; a testbed's host is slow without an override."""
+        """Return the overrides of the task's configuration.
+
+        A slow host needs an override only in simulated time, because the testbed itself makes the host slow.
+        """
         found = [f"algorithm.name={json.dumps(self.method)}"]
         if (option := METHODS[self.method]) is not None:
             found.append(f"algorithm.{option}={self.period}")
@@ -67,20 +73,20 @@ class AtlasRun(NamedTuple):
 
     @property
     def compute_seconds(self) -> float:
-        """Return the seconds of a gradient on a host that is not slow."""
+        """Return the seconds in which a host that is not slow computes a gradient."""
         return self.config().train.compute_seconds / CPU
 
 
 def periods_of(method: str) -> tuple[int, ...]:
-    """Return the periods of exchanges at which a method is run."""
+    """Return the periods of exchanges with which ``method`` is run."""
     return (1,) if METHODS[method] is None else PERIODS
 
 
 def simulated_points() -> Iterator[AtlasRun]:
-    """Yield the simulated points: all methods with all periods on all links.
+    """Yield the runs in simulated time: all methods with all periods of exchanges on all links.
 
     The CNN is simulated with and without a straggler. The language model is simulated without a straggler, and with a
-    straggler if the same point is measured.
+    straggler where the testbed measures the same run.
     """
     for task, method, rate, slower in itertools.product(TASKS, METHODS, RATES, SLOWER):
         for period in periods_of(method):
@@ -90,11 +96,11 @@ def simulated_points() -> Iterator[AtlasRun]:
 
 
 def measured_points() -> Iterator[AtlasRun]:
-    """Yield the measured points.
+    """Yield the points (runs) of the atlas that are measured on a testbed.
 
-    With one period, the language model is measured on every link, and on the link ``RATES[1]`` also with a straggler.
-    On ``RATES[1]``, the language model is measured with every period. The CNN is measured on ``RATES[1]`` with one
-    period, with and without a straggler.
+    With one period of exchanges, the language model is measured on every link, and on the link ``RATES[1]`` also with
+    a straggler. On the link ``RATES[1]``, the language model is measured with every period of exchanges. The CNN is
+    measured on the link ``RATES[1]`` with one period of exchanges, with and without a straggler.
     """
     link = RATES[1]
     for method in METHODS:

@@ -1,20 +1,21 @@
-"""Approximate durations of the atlas's runs, for the forecast before any run exists."""
+"""Approximate durations of the atlas's runs, for the forecast that is printed before any run exists."""
 
 from experiments.atlas.analytic import step_seconds
 from experiments.atlas.points import HOSTS, AtlasRun
 from experiments.runner.costs import Seconds
 
 SIMULATED_SECONDS = {"gpt": 40.0, "cnn": 12.0}
-"""Approximate seconds of a simulation on one core, by task."""
+"""Approximate seconds in which one core simulates a run, by task."""
 AROUND = 20.0
-"""Seconds of a measured run before and after its training.
+"""Seconds that a measured run takes before and after its training.
 
-Most of these seconds are for evaluations of the model. They include a part of the time for making the testbed.
+Most of the 20 seconds before and after a training are for evaluations of the model. The 20 seconds include a part of
+the time in which the testbed is made.
 """
 
 
 def expect_seconds(point: AtlasRun) -> Seconds:
-    """Return the expected seconds of a run: processor seconds if it is simulated, wall time if it is measured."""
+    """Return the seconds that a run probably takes: processor seconds if it is simulated, real seconds if measured."""
     if not point.measured:
         return Seconds(SIMULATED_SECONDS[point.task], 0.0)
     config = point.config()

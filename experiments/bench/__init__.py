@@ -1,1 +1,4 @@
-"""Benchmarks of grsgd's speed against other programs, which take turns in one run: ``python -m experiments.bench``."""
+"""Benchmarks that compare grsgd's speed with other programs: ``python -m experiments.bench``.
+
+The compared programs take turns in one run.
+"""

@@ -36,15 +36,18 @@ SECTIONS = {
     "checkpoints": (2,),
     "integrations": (2,),
 }
-"""The sections of the benchmark, each a module of the same name, with the numbers of ranks on which each runs."""
+"""The sections of the benchmark, each a module with the section's name, by the numbers of ranks on which it runs."""
 LINKS = {"wire": "100mbit"}
-"""Sections that run between emulated hosts, one rank per host, with the rate of the links."""
+"""Sections that run between emulated hosts with one rank each, by the rate of the links."""
 GPU_SECTIONS = {"codec": (1,), "compression": (1,), "merges": (1,), "overhead": (1,), "transfers": (2,)}
-"""Sections that run on a GPU with ``--gpu``, with their numbers of ranks."""
+"""Sections that run on a GPU if ``--gpu`` is given, with their numbers of ranks."""
 PICTURE = "bench-allreduce.svg"
-"""Name of the file with the figure of all-reduces."""
+"""Name of the SVG file with the figure of all-reduces."""
 TIMEOUT = 900
-"""Greatest number of seconds that a section may take; on two cores, a section takes one to three minutes."""
+"""Greatest number of seconds that a section of the benchmark may take.
+
+On two cores, a section takes one to three minutes.
+"""
 
 
 def main() -> int:
@@ -79,7 +82,7 @@ def main() -> int:
 
 
 def job(section: str, ranks: int, flags: list[str]) -> bool:
-    """Run one section on ``ranks`` ranks; return whether it succeeded."""
+    """Run one section of the benchmark on ``ranks`` ranks; return True if the section succeeded."""
     module = [sys.executable, "-m", "mpi4py", "-m", f"experiments.bench.{section}", *flags]
     try:
         with Testbed(ranks, LINKS[section]) if section in LINKS else nullcontext() as testbed:

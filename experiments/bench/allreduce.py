@@ -1,12 +1,13 @@
-"""Benchmark of all-reduces: every variant of grsgd, ``MPI_Allreduce`` and torch's gloo, float32, in place.
+"""Benchmark of in-place all-reduces of float32 arrays: every variant of grsgd, ``MPI_Allreduce`` and torch's gloo.
 
-``memcpy`` copies an array of the same size on all ranks at once. The time of ``memcpy`` is the least possible time of a
-sum without a network, because a sum also reads and writes every array once. ``shared, in place`` is the variant
-``shared`` for an array in shared memory, such as the gradients of ``ring_allreduce``. ``auto`` is the variant that a
-trial has chosen for the size of the array. A note below the table says how much slower ``auto`` is than the fastest
-variant.
+``memcpy`` copies an array of the same size on all ranks at once. A sum without a network takes at least the time of
+``memcpy``, because the sum also reads and writes every array once. ``shared, in place`` is the variant
+``shared`` for an array in shared memory, such as the gradients of ``ring_allreduce``. ``auto`` is the all-reduce that
+grsgd has timed as the fastest for the size of the array. A note below the table says how much longer ``auto`` takes
+than the fastest all-reduce.
 
-The column algbw is bytes / time, and busbw is algbw * 2(n-1)/n, as defined in nccl-tests.
+The column algbw is the array's bytes / time, and the column busbw is algbw * 2(n-1)/n for n ranks, as defined in
+nccl-tests.
 """
 
 import numpy as np
@@ -28,7 +29,7 @@ from grsgd.models.flat import Flat
 KIB, MIB = 1 << 10, 1 << 20
 ROUNDS = {4 * KIB: 200, 64 * KIB: 200, MIB: 100, 16 * MIB: 30, 64 * MIB: 15, 256 * MIB: 5}
 ARRAYS_OF_A_RANK = 7
-"""Greatest number of arrays of one length on a rank: x, its copy, its row in shared memory, scratch memory, gloo's."""
+"""Greatest number of equally long arrays on a rank: x, its copy, its row in shared memory, scratch memory, gloo's."""
 
 
 def main():
@@ -83,7 +84,7 @@ def main():
 
 
 def slower(seconds: dict[str, np.ndarray], chosen: str) -> str:
-    """Return a text that compares a variant of grsgd with the fastest of all variants, including MPI's own."""
+    """Return a text that compares the variant ``chosen`` with the fastest all-reduce, which may be MPI's."""
     medians = {name: np.median(taken) for name, taken in seconds.items() if name != MEMCPY}
     mine = medians.get(f"grsgd {chosen}, in place", medians[f"grsgd {chosen}"])
     best = min(medians, key=medians.get)
@@ -92,7 +93,10 @@ def slower(seconds: dict[str, np.ndarray], chosen: str) -> str:
 
 
 def contenders_for(mpi, comm, driver, x, inside, gloo: bool) -> dict:
-    """Return the compared all-reduces as functions, by name. ``inside``: array in shared memory, as long as ``x``."""
+    """Return the compared all-reduces as functions, by name of the all-reduce.
+
+    ``inside``: array in shared memory, of the same length as ``x``.
+    """
     from mpi4py import MPI
 
     copy = np.zeros_like(x)

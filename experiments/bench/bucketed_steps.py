@@ -1,10 +1,10 @@
-"""Training steps with one all-reduce of the whole gradient, with buckets, and without messages.
+"""Benchmark of training steps whose all-reduce sums the whole gradient, or buckets of it, or is left out.
 
-share hidden = 1 - (step - step alone) / all-reduce. "Step alone" is the time of the forward pass, backward pass and
-update on a rank that sends nothing. Only a backward pass can hide an all-reduce. Therefore, the batch size is chosen so
-that the backward pass takes about twice as long as the all-reduce. In rows named "elsewhere", as in
-`experiments.bench.overlap`, another processor computes the backward pass. This processor is then only notified of each
-gradient.
+share hidden = 1 - (step - step alone) / all-reduce, in which "step alone" is the time of the forward pass, backward
+pass and update on a rank that sends nothing. An all-reduce can be hidden only behind a backward pass. The batch size
+is therefore chosen so that the backward pass takes about twice as long as the all-reduce. In table rows named
+"elsewhere", as in `experiments.bench.overlap`, the benchmark pretends that another processor computes the backward
+pass. In rows named "elsewhere", this processor sleeps until each gradient is due.
 """
 
 import copy
@@ -25,14 +25,14 @@ from grsgd.comm.driver import MpiDriver
 LAYERS, WIDTH = 22, 512
 """Number of the model's linear layers and their width; the parameters take 22 MiB."""
 BUCKETS = (4, 8)
-"""Numbers of buckets of the gradient that are measured."""
+"""Numbers of buckets into which the measured steps divide the gradient."""
 ROUNDS = 9
 TIMES_AS_LONG = 2.0
-"""Ratio of the seconds of the backward pass to the seconds of the all-reduce."""
+"""Chosen ratio of the seconds of the backward pass to the seconds of the all-reduce."""
 
 
 class Pause(torch.autograd.Function):
-    """An identity function whose backward pass waits ``seconds`` on this processor, as if another processor computed.
+    """An identity function whose backward pass sleeps for ``seconds``, as if another processor computed it.
     """
 
     @staticmethod
@@ -47,7 +47,7 @@ class Pause(torch.autograd.Function):
 
 
 class Network(nn.Module):
-    """A model of linear layers. pause: seconds of each layer's backward pass that another processor computes."""
+    """A model of linear layers. pause: seconds that the backward pass sleeps at each layer."""
 
     def __init__(self, pause: float = 0.0):
         super().__init__()
@@ -64,13 +64,16 @@ class Network(nn.Module):
 
 
 class Steps:
-    """Training steps of a model on one batch; ``distribute(model, optimizer)`` returns the distributed optimizer."""
+    """Training steps of a copy of ``model`` on one batch.
+
+    ``distribute(model, optimizer)`` returns the optimizer that exchanges gradients with the other ranks.
+    """
 
     def __init__(self, model: Network, x: torch.Tensor, distribute=lambda model, optimizer: optimizer):
         self.model, self.x = copy.deepcopy(model), x
         self.optimizer = distribute(self.model, torch.optim.SGD(self.model.parameters(), lr=0.01))
         self.backward: list[float] = []
-        """Seconds of each backward pass."""
+        """Seconds of each measured backward pass."""
 
     def __call__(self):
         self.optimizer.zero_grad()
@@ -82,7 +85,7 @@ class Steps:
 
 
 def rows(mpi, quick: bool) -> list[list]:
-    """Measure the steps with all combinations of options; return the rows of the table."""
+    """Measure training steps with every combination of the options; return the rows of the table."""
     comm, driver = Communicator(MpiBackend(mpi.Dup())), MpiDriver(mpi.rank, progress_mode="inline")
     gradient = np.zeros(sum(p.numel() for p in Network().parameters()), np.float32)
     allreduce = {"all-reduce": lambda: driver.run(ring_allreduce(comm, gradient))}
@@ -107,7 +110,7 @@ def rows(mpi, quick: bool) -> list[list]:
 
 
 def batch_for(mpi, seconds: float) -> int:
-    """Return the batch size whose backward pass takes ``seconds`` while all ranks compute."""
+    """Return the batch size whose backward pass takes ``seconds`` while all ranks compute at once."""
     size = 64
     steps = Steps(Network(), torch.randn(size, WIDTH))
     take_turns(mpi, {"": steps}, 6)

@@ -1,10 +1,10 @@
-"""Benchmark of the time that the Python code of one all-reduce call takes.
+"""Benchmark of the time that the Python code of one call of an all-reduce takes.
 
-The time is measured on one of two ranks. The messages of the other rank have always arrived, so that the measured rank
-never waits. For comparison, the table has the time in which NumPy adds up the array and scales it. A further column has
-the memory that a call allocates.
+The time is measured on one of two ranks. The messages of the unmeasured rank count as already arrived, so that the
+measured rank never waits. For comparison, the table has the time in which NumPy adds two arrays and scales the sum.
+The last column has the greatest number of bytes that a call allocates.
 
-In rows named ``cold``, 2 MiB were written before each call, as a model's step does between two calls.
+In rows of the table named ``cold``, 2 MiB were written before each call, as a model's step does between two calls.
 """
 
 import mmap
@@ -25,18 +25,18 @@ SIZES = (4 << 10, 64 << 10, 1 << 20)
 VARIANTS = ("ring", "halving-doubling", "mpi", "shared")
 ROUNDS, CALLS, COLD_CALLS = 25, 100, 200
 FAR_AHEAD = 1 << 40
-"""A number of a phase in shared memory that no rank reaches."""
+"""A phase number in shared memory that is greater than the number of any phase that a rank reaches."""
 
 
 class Come:
-    """A request for a message that has already arrived."""
+    """A request of MPI for a message that has already arrived."""
 
     def Test(self) -> bool:
         return True
 
 
 class Pretended:
-    """The backend of rank 0 of two ranks; every message of the other rank has already arrived."""
+    """A backend that pretends to be rank 0 of two ranks; every message from rank 1 has already arrived."""
 
     rank, size, lost, survives_deaths, shares_memory, hosts = 0, 2, (), False, True, None
 
@@ -50,7 +50,7 @@ class Pretended:
 
 
 def communicator() -> Communicator:
-    """Return the communicator of rank 0 of two ranks; rank 1 is always ready, in messages and in shared memory."""
+    """Return the communicator of rank 0 of two ranks; rank 0 never waits for messages or shared memory of rank 1."""
     comm = Communicator(Pretended())
     memory = SharedMemory(mmap.mmap(-1, total_bytes(2, 2 * PIECE_BYTES)), 0, 2, 2 * PIECE_BYTES)
     comm.shared[0] = Buffers(comm, memory)
@@ -59,7 +59,7 @@ def communicator() -> Communicator:
     return comm
 
 
-@np.errstate(over="ignore", invalid="ignore")  # the repeated sums overflow and have no meaning
+@np.errstate(over="ignore", invalid="ignore")  # the sums of repeated calls overflow, and their values are not used
 def main():
     mpi, quick = start()
     comm, driver, rows = communicator(), MpiDriver(progress_mode="inline"), []
@@ -99,7 +99,7 @@ def after_others(call: Callable, junk: np.ndarray) -> float:
 
 
 def allocated(call: Callable) -> int:
-    """Return the greatest number of bytes that a call has allocated at once, Python objects included."""
+    """Return the greatest number of bytes that ``call`` keeps allocated at once, Python objects included."""
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]

@@ -1,9 +1,9 @@
-"""Benchmark of the cost of a checkpoint every hundred steps, in a training with a model of 100 MB.
+"""Benchmark of the cost of a checkpoint in every hundred steps of a training with a model of 100 MB.
 
-A checkpoint is taken before every second block of steps, and written during the block. The checkpoint's cost is the
-time of this block minus the mean time of the block before and the block after. The mean cancels slow changes of the
-machine's speed. For comparison, the same difference is computed for blocks without a checkpoint, for which it should be
-near zero.
+The benchmark divides the training into blocks of steps. A checkpoint is taken before every second block, and written
+during the block. The checkpoint's cost is the time of the block during which it is written, minus the mean time of the
+block before and the block after. The mean of the two blocks cancels slow changes of the machine's speed. As a control,
+the same difference is computed for blocks without a checkpoint, where it should be near zero.
 """
 
 import tempfile
@@ -23,15 +23,21 @@ from grsgd.runs.spread import half_interval
 from grsgd.training.checkpoints import Every
 
 EVERY = 100
-"""Number of steps from one checkpoint to the next in the training whose cost is stated."""
+"""Number of steps from one checkpoint to the next in the training for which the benchmark states the cost."""
 BLOCK, CHECKPOINTS = 20, 8
-"""Number of steps of a block, and number of checkpoints. A block takes 5 s, and writing 400 MB takes 1 s to 3 s."""
+"""Number of steps in a block of the training, and number of checkpoints.
+
+A block of steps takes 5 s, and writing a checkpoint of 400 MB takes 1 s to 3 s.
+"""
 HIDDEN = [4960, 4960]
-"""Widths of the model's layers: about 25 million parameters, 100 MB; with momentum a rank keeps 200 MB."""
+"""Widths of the model's layers, which have 25 million parameters (100 MB).
+
+With momentum, a rank keeps 200 MB for the parameters and their momentum.
+"""
 
 
 class Timed(RingAllreduce, name="timed"):
-    """A ring all-reduce that records the time at which each step has ended."""
+    """A ring all-reduce that records the time at which each training step has ended."""
 
     ends: ClassVar[list[float]] = []
 
@@ -51,14 +57,14 @@ def main():
         "optimizer": {"lr": 0.01, "momentum": 0.9},
         "train": {"steps": steps, "snapshots": 1, "evaluate_replicas": False},
     }
-    prepare.EARLY_MARKS = 0  # new snapshots of the curve, rare in long trainings, would make checkpoints larger
+    prepare.EARLY_MARKS = 0  # New snapshots, which are rare in long trainings, would make checkpoints larger.
     announce(mpi, f"checkpoints: {steps} steps")
     with tempfile.TemporaryDirectory() as mine:
         folder = Path(mpi.bcast(mine))
         run(mpi, parse(content), folder / "run.h5", keeping=Keeping(folder / "kept", Every(steps=2 * block)))
-        mpi.Barrier()  # after this barrier no rank uses the folder any more
+        mpi.Barrier()  # after this barrier no rank uses the temporary folder any more
     seconds = slowest(mpi, {"steps": list(np.diff(Timed.ends))})["steps"]
-    # The checkpoint after step k is taken before step k + 1, whose time is the difference with the index k.
+    # The checkpoint after step k is taken before step k + 1; the seconds of step k + 1 are at index k of ``seconds``.
     blocks = seconds[block - 1 : block - 1 + block * (2 * CHECKPOINTS + 1)].reshape(-1, block).sum(1)
     usual = np.median(blocks[::2])
     beside = (blocks[:-2] + blocks[2:]) / 2

@@ -1,6 +1,7 @@
-"""Benchmark of fixed-point numbers and coded packets against a copy, on one core or a GPU, in bytes per second.
+"""Benchmark of fixed-point numbers and coded packets against a copy of an array, on one core or a GPU.
 
-The rate counts the bytes read and written. The arrays are larger than any cache.
+The results are rates in bytes per second, which count the bytes read and the bytes written. The arrays are larger than
+any cache of the processor.
 """
 
 import time
@@ -17,12 +18,12 @@ from grsgd.models.flat import Flat
 
 MIB = 1 << 20
 SIZE = {"cpu": 128, "cuda": 512}
-"""Size of each array in MiB, by device."""
+"""Size of each array in MiB, by device of torch."""
 ROUNDS = 20
 N, R = 4, 3
-"""Number of ranks and redundancy of the packets that are encoded and decoded."""
+"""Number of ranks, and redundancy (number of ranks that compute each block), of the timed packets."""
 PLANS = ((10, 3), (20, 3), (20, 5))
-"""Numbers of ranks and redundancies whose packet plans are timed."""
+"""Pairs of the number of ranks and the redundancy for which the making of the packet plan is timed."""
 
 
 def main():
@@ -46,7 +47,7 @@ def main():
 
 
 def plan_seconds(n: int, r: int) -> tuple[str, int]:
-    """Return the seconds in which a rank plans all its packets from scratch, and the number of sent packets."""
+    """Return the seconds in which a rank plans the packets of a step, and the number of packets that it sends."""
     packet_plan.cache_clear()
     subset_placement.cache_clear()
     begin = time.perf_counter()
@@ -56,7 +57,7 @@ def plan_seconds(n: int, r: int) -> tuple[str, int]:
 
 
 def calls(words: int, on: torch.device) -> tuple[dict, dict[str, int]]:
-    """Return functions to time, by name, and the number of arrays of ``words`` words that each reads and writes."""
+    """Return the functions to time, by name, and how many arrays of ``words`` words each reads and writes."""
     plan = packet_plan(N, R)
     codec = Codec(plan, 0, R * words)
     out_going, incoming = next(plan.sent(0)), next(plan.received(0))

@@ -1,7 +1,8 @@
-"""Benchmark of the compression of vectors against a copy, on one core or a GPU.
+"""Benchmark of the compression of vectors against a copy of the vector, on one core or a GPU.
 
-For each compressor, the table has the time to encode a vector, with and without feedback of the left-out part, and to
-decode it. The last column is the rate of the link on which sending the saved bytes takes as long as encoding.
+For each compressor, the table has the seconds to encode a vector, with and without error feedback, and the seconds to
+decode the vector. The last column is the link rate at which encoding takes as long as sending the bytes that
+compression saves.
 """
 
 import numpy as np
@@ -13,7 +14,7 @@ from grsgd.comm.compression.error_feedback import ErrorFeedback
 from grsgd.models.flat import Flat
 
 VALUES = {"cpu": 4 << 20, "cuda": 64 << 20}
-"""Number of float32 values of each vector, by device."""
+"""Number of float32 values of each vector, by device of torch."""
 ROUNDS = 10
 
 

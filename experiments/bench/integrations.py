@@ -1,7 +1,8 @@
-"""Benchmark of the time of a step in the loops of Lightning, Fabric, Accelerate and Transformers, and a plain loop.
+"""Benchmark of a training step in the loops of Lightning, Fabric, Accelerate, Transformers and plain torch.
 
-Each loop trains the same model in three ways: each rank alone, by DDP over gloo, and by grsgd. In each way the loops
-take turns. A second plain loop is the control, which shows the error of the comparison.
+Each loop trains the same model in three ways: each rank without communication, by DDP over gloo, and by grsgd. For
+each way to train, the loops take turns, a block of steps each. A second plain loop is the control, whose difference
+from the first plain loop shows the error of the comparison.
 """
 
 import itertools
@@ -26,13 +27,13 @@ from experiments.bench.side_by_side import (
 )
 
 BLOCK = 5
-"""Number of steps that a loop takes in a row, before the next loop has its turn."""
+"""Number of steps that a loop takes in a row, before the next loop takes its steps."""
 SAMPLES, LENGTH, TOKENS = 4, 64, 128
-"""Number of samples per step and rank, number of tokens per sample, and number of different tokens."""
+"""Number of samples per step and rank, number of tokens per sample, and number of distinct tokens."""
 WIDTH, LAYERS = 128, 4
-"""Width and number of layers of the GPT-2, whose parameters take 3 MiB."""
+"""Width and number of layers of the GPT-2 model, whose parameters take 3 MiB."""
 SECONDS = 100
-"""Approximate seconds of the measurement of one way to train."""
+"""Approximate seconds in which all loops are measured for one way to train."""
 PLAIN = "plain loop"
 WAYS = "alone", "DDP", "grsgd"
 
@@ -44,7 +45,7 @@ def main():
         return
     ways = [way for way in WAYS if f"--{way}" in sys.argv] or WAYS
     if "DDP" in ways:
-        start_gloo(mpi)  # before the import of grsgd.integrations.accelerate, which starts a group that DDP cannot use
+        start_gloo(mpi)  # The next import starts a process group that DDP cannot use.
     from experiments.bench import library_loops
 
     warnings.filterwarnings("ignore")
@@ -67,9 +68,10 @@ def main():
 
 
 class Turns:
-    """A training loop in a thread of its own, which takes `BLOCK` steps per call of this object.
+    """A training loop in a separate thread, which takes `BLOCK` steps per call of this object.
 
-    The loop runs until its batches end. Between two calls, the loop waits for the first batch of a block.
+    The training loop runs until its data loader has no more batches. Between two calls, the training loop waits for
+    the first batch of a block of steps.
     """
 
     def __init__(self, loop):
@@ -81,7 +83,7 @@ class Turns:
         self.wait()
 
     def run(self, loop):
-        torch.set_num_threads(1)  # torch has a separate number of threads for each thread of Python
+        torch.set_num_threads(1)  # torch keeps a separate number of compute threads for each thread of Python
         try:
             loop(DataLoader(Batches(self), SAMPLES))
         except BaseException as error:
@@ -98,14 +100,14 @@ class Turns:
             raise self.error
 
     def end(self):
-        """End the loop, and wait for its end."""
+        """Tell the training loop to end, and wait until its thread has ended."""
         self.is_over = True
         self()
         self.thread.join()
 
 
 class Batches(IterableDataset):
-    """An endless sequence of samples of random tokens, which ends when the loop of ``turns`` is over."""
+    """An endless sequence of samples of random tokens, which stops when ``turns.end()`` is called."""
 
     def __init__(self, turns: Turns):
         self.turns = turns

@@ -1,7 +1,7 @@
-"""Training loops of several libraries, each for training on a rank alone, by DDP over gloo, and by grsgd.
+"""Training loops of several libraries, each for three ways to train: a rank alone, DDP over gloo, and grsgd.
 
-Every loop takes three arguments: a function that returns a new model, the way of training (``"alone"``, ``"DDP"``,
-``"grsgd"``), and a loader. The loop ends when the batches of the loader end.
+Every loop is a function of three arguments: a function that returns a new model, the way to train (``"alone"``,
+``"DDP"``, ``"grsgd"``), and a data loader. A loop ends when its data loader has no more batches.
 """
 
 import tempfile
@@ -22,7 +22,7 @@ from grsgd.integrations.lightning import GrsgdStrategy
 from grsgd.integrations.transformers import GrsgdTrainer
 
 ALGORITHM = "ring_allreduce"
-"""Algorithm that computes the same mean gradients as DDP."""
+"""Name of the grsgd algorithm that computes the same mean gradients as DDP."""
 
 
 def gpt2(width: int, layers: int, tokens: int, length: int) -> torch.nn.Module:
@@ -96,7 +96,7 @@ def by_fabric(new_model, way: str, loader):
 
 
 class Alone(Accelerator):
-    """Accelerator that wraps no model in DDP."""
+    """Subclass of Accelerator that does not wrap the model in DDP."""
 
     prepare_model = partialmethod(Accelerator.prepare_model, evaluation_mode=True)
 
@@ -115,7 +115,7 @@ def by_accelerate(new_model, way: str, loader):
 
 
 class TrainerAlone(Trainer):
-    """Trainer that wraps no model in DDP."""
+    """Subclass of Trainer that does not wrap the model in DDP."""
 
     def create_accelerator_and_postprocess(self):
         super().create_accelerator_and_postprocess()
@@ -123,7 +123,10 @@ class TrainerAlone(Trainer):
 
 
 class OneEpoch(TrainerCallback):
-    """Callback that ends the training when the loader ends; the Trainer would begin a loader without length again."""
+    """Callback that ends the training when the data loader ends.
+
+    Without this callback, the Trainer would start a data loader of unknown length anew.
+    """
 
     def on_epoch_end(self, args, state, control, **named):
         control.should_training_stop = True

@@ -1,4 +1,4 @@
-"""Benchmark of merges of two models against a copy, on a GPU: bytes read and written per second."""
+"""Benchmark of merges of two models against a copy of a model on a GPU, in bytes read and written per second."""
 
 import numpy as np
 import torch
@@ -8,7 +8,7 @@ from grsgd.models.mixing import add_difference, mix
 
 MIB = 1 << 20
 SIZE = 512
-"""Size of each model in MiB."""
+"""Size of each merged model in MiB."""
 ROUNDS = 30
 
 

@@ -1,4 +1,4 @@
-"""Benchmark of the time that grsgd's training loop adds to a step of a plain torch loop, on one rank, per algorithm."""
+"""Benchmark of the time that grsgd's training loop adds to a step of a plain torch loop, on one rank, by algorithm."""
 
 import itertools
 from dataclasses import replace
@@ -23,9 +23,9 @@ CASES = {
     "cpu": (("dnn", 16, (1, 28, 28)), ("dnn", 64, (1, 28, 28)), ("cnn", 16, (1, 28, 28)), ("cnn", 64, (1, 28, 28))),
     "cuda": (("resnet18", 64, (3, 32, 32)), ("resnet18", 64, (3, 224, 224))),
 }
-"""Models, batch sizes and shapes of an image, by device."""
+"""Models, each with its batch size and the shape of an image, by device of torch."""
 BLOCK = 5
-"""Number of steps that a loop takes in a row, before the next loop has its turn."""
+"""Number of steps that a loop takes in a row, before the next loop takes its steps."""
 SECONDS = 10
 """Approximate seconds of the measurement of one model with one batch size."""
 
@@ -41,7 +41,7 @@ def main():
         for algorithm in sorted(ALGORITHMS):
             try:
                 contenders[algorithm] = complete(our_loop(mpi, algorithm, model, shape, batches, on), on)
-            except ValueError:  # the algorithm needs options, or more ranks
+            except ValueError:  # the algorithm needs options, or at least two ranks
                 announce(mpi, f"overhead: {algorithm} does not run on one rank with default options")
         once = sum(sum(taken) for taken in take_turns(mpi, contenders, 2).values()) / 2
         seconds = take_turns(mpi, contenders, 2 if quick else max(15, int(SECONDS / once)))

@@ -1,10 +1,12 @@
-"""Benchmark of how much of a background all-reduce hides behind a backward pass.
+"""Benchmark of how much of an all-reduce's time is hidden behind a backward pass that runs at the same time.
 
-share hidden = 1 - (together - backward) / all-reduce: 1 if the all-reduce costs no time, 0 if it might as well run
-afterwards. If ranks outnumber free cores, only waiting can hide, because adding the arrays takes core time in any case.
-Therefore, a second kind of backward pass is measured, which another processor computes, such as a GPU. This processor
-only waits for the other processor. The last table has whole training steps, with and without buckets of the gradient
-(`experiments.bench.bucketed_steps`). ``--steps`` measures only whole steps. To measure over a link::
+share hidden = 1 - (together - backward) / all-reduce, in which "together" is the time of both at once. The share hidden
+is 1 if the all-reduce costs no time, and 0 if the all-reduce might as well run after the backward pass. If ranks
+outnumber free cores, only the waiting of an all-reduce can be hidden, because its additions take core time in any case.
+The benchmark therefore also measures a second kind of backward pass, which pretends that another processor computes,
+such as a GPU. In the second kind of backward pass, this processor only waits. The last table has whole training steps,
+with and without buckets of the gradient (`experiments.bench.bucketed_steps`). The option ``--steps`` measures only
+whole training steps. The benchmark runs over a link between emulated hosts by::
 
     grsgd testbed --hosts 2 --rate 1gbit -- -n 2 -x PYTHONPATH python -m mpi4py -m experiments.bench.overlap
 """
@@ -30,11 +32,11 @@ VARIANTS = ("ring", "mpi")
 ROUNDS = 40
 LAYERS, WIDTH, BATCH = 16, 512, 32
 ELSEWHERE_SECONDS = 0.3
-"""Seconds of a backward pass that another processor computes."""
+"""Seconds of a backward pass that another processor is pretended to compute."""
 
 
 class Backward:
-    """A backward pass with about 16 MiB of gradients, which calls ``on_gradient()`` 32 times while it computes."""
+    """A backward pass with about 16 MiB of gradients, which calls ``on_gradient()`` 32 times during the pass."""
 
     def __init__(self, on_gradient=None):
         torch.manual_seed(0)
@@ -49,7 +51,7 @@ class Backward:
 
 
 class Elsewhere:
-    """A backward pass on another processor, during which this processor calls ``on_gradient()`` 32 times and waits."""
+    """A pretended backward pass on a second processor: this processor sleeps and calls ``on_gradient()`` 32 times."""
 
     def __init__(self, on_gradient=None):
         self.on_gradient = on_gradient or (lambda: None)
@@ -61,9 +63,9 @@ class Elsewhere:
 
 
 PASSES = {"here": (Backward, SIZES, ROUNDS), "elsewhere": (Elsewhere, SIZES[-1:], 9)}
-"""Kinds of backward passes, with sizes of arrays in MiB and numbers of rounds.
+"""Classes of backward passes by name, each with sizes of the all-reduce's arrays in MiB and the number of rounds.
 
-The kind "elsewhere" has only the longest all-reduce, because its time varies by milliseconds.
+For the backward pass "elsewhere", only the largest array is measured, because its time varies by milliseconds.
 """
 
 
@@ -76,7 +78,7 @@ def main():
 
 
 def allreduces(mpi, quick: bool):
-    """Measure all-reduces behind a backward pass; their arrays are not the gradients of this backward pass."""
+    """Measure all-reduces that run during a backward pass; their arrays are not the gradients of the backward pass."""
     rows = []
     for where, (make, sizes, rounds) in PASSES.items():
         for progress_by in ("thread", "inline"):

@@ -1,4 +1,4 @@
-"""The figure of the benchmark of all-reduces: the time of each as a multiple of a memcpy, by size of the array."""
+"""Functions that draw the benchmark of all-reduces: each all-reduce's time as a multiple of a memcpy, by array size."""
 
 import csv
 from collections import defaultdict
@@ -18,7 +18,7 @@ SHOWN = {
     "MPI_Allreduce": "MPI_Allreduce",
     "gloo": "gloo",
 }
-"""The all-reduces that are drawn, with their labels; the table has further all-reduces."""
+"""The all-reduces in the figure, with their labels; the benchmark's table has further all-reduces."""
 KIB = 1 << 10
 
 
@@ -30,7 +30,7 @@ class Timing(NamedTuple):
 
 
 class Spread(NamedTuple):
-    """Seconds of an all-reduce: median, least and greatest value over all rounds."""
+    """Seconds of an all-reduce: median, least and greatest value over all rounds of the benchmark."""
 
     median: float
     least: float
@@ -38,7 +38,7 @@ class Spread(NamedTuple):
 
 
 def read(path: Path) -> dict[Timing, Spread]:
-    """Return the seconds of all-reduces from a CSV file."""
+    """Read the seconds of all-reduces from a CSV file."""
     with path.open(newline="") as file:
         return {
             Timing(row["contender"], int(row["nbytes"])): Spread(*(float(row[name]) for name in Spread._fields))
@@ -47,7 +47,10 @@ def read(path: Path) -> dict[Timing, Spread]:
 
 
 def draw(by_ranks: dict[int, dict[Timing, Spread]], out: Path):
-    """Write an SVG with one panel per number of ranks; shaded areas extend from the fastest round to the slowest."""
+    """Write an SVG file with one panel per number of ranks.
+
+    Shaded areas extend from the fastest to the slowest round of each all-reduce.
+    """
     figure = Figure(figsize=(4.6 * len(by_ranks), 3.4), layout="constrained")
     panels = figure.subplots(1, len(by_ranks), sharey=True, squeeze=False)[0]
     for panel, (ranks, results) in zip(panels, sorted(by_ranks.items()), strict=True):

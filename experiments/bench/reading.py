@@ -1,9 +1,10 @@
-"""Benchmark of two ways to get a neighbour's model on the same host: by a message, and by reading shared memory.
+"""Benchmark of two ways to get a neighbour's model on the same host: by a message, and by a read of shared memory.
 
-All ranks have just updated their models, and each rank gets the model of the next rank. In rows with ``and mixed``, the
-rank then computes the change from its own model to the mean of both models, as `dpsgd` does. A model in shared memory
-is announced by an empty message. Another empty message tells its owner that the model may be overwritten. Models that
-are sent are not in shared memory, because the kernel copies more slowly from shared memory.
+In each measurement, all ranks have just updated their models, and each rank gets the model of the rank before it. In
+rows of the table with ``and mixed``, the rank also computes the change from its own model to the mean of the two
+models, as the algorithm `dpsgd` does. An empty message announces a model in shared memory to the reading rank. A
+second empty message tells the owner of the model in shared memory that it may overwrite the model. Models that are
+sent as messages are not in shared memory, because the kernel copies more slowly from there than from private memory.
 """
 
 import numpy as np
@@ -24,13 +25,13 @@ TAG, ANSWER = 1, 2
 MESSAGE, COPIED = "message", "copied from shared memory"
 MESSAGE_MIXED, COPIED_MIXED, IN_PLACE = "message, and mixed", f"{COPIED}, and mixed", "mixed where it lies"
 BARS = {COPIED: MESSAGE, COPIED_MIXED: MESSAGE_MIXED, IN_PLACE: MESSAGE_MIXED}
-"""Contenders that read shared memory, each with the contender by messages that it is compared with."""
+"""The ways to read shared memory, each with the way by messages with which it is compared."""
 
 
 class Neighbour:
-    """One rank's model, in its own and in shared memory, and the model of its neighbour, the rank before it.
+    """One rank's model, in private and in shared memory, and the model of the rank before it, its neighbour.
 
-    ``change``: the array for the change to the mean of both models.
+    ``change``: the array that gets the change from the rank's own model to the mean of the two models.
     """
 
     def __init__(self, comm: Communicator, memory, nbytes: int):
@@ -41,7 +42,7 @@ class Neighbour:
         self.shared, self.theirs = Flat.of(rows[comm.rank, :size]), Flat.of(rows[self.source, :size])
 
     def update(self, number: int, is_shared: bool):
-        """Update the model in only one of the memories, so that the exchange begins with this model in the cache."""
+        """Set the model in private or shared memory, so that the cache holds the model that will be exchanged."""
         flat = self.shared if is_shared else self.own
         flat.tensor.fill_(number + self.comm.rank)
 
@@ -49,7 +50,7 @@ class Neighbour:
         yield self.comm.Irecv(self.change.array, self.source, TAG), self.comm.Isend(self.own.array, self.dest, TAG)
 
     def reading(self, read):
-        """Return a schedule that calls ``read()`` while the other rank does not change its model."""
+        """Generator for a driver: calls ``read()`` while the neighbour does not change its model in shared memory."""
         empty = [np.empty(1, np.uint8) for _ in range(4)]
         answer = self.comm.Irecv(empty[0], self.dest, ANSWER)
         announced = self.comm.Isend(empty[1], self.dest, TAG)
@@ -78,7 +79,7 @@ class Neighbour:
         self.mix(self.shared)
 
     def contenders(self) -> dict:
-        """Return, by name of each compared way, a function that returns its schedule."""
+        """Return the compared ways to get a model, by name: functions that return a generator for a driver."""
         return {
             MESSAGE: self.message,
             COPIED: lambda: self.reading(self.copy),
@@ -104,7 +105,10 @@ def main():
 
 
 def take_turns(mpi, driver: MpiDriver, neighbour: Neighbour, rounds: int) -> dict[str, np.ndarray]:
-    """Return the seconds of the slowest rank, by name and round; raise RuntimeError if a model is wrong."""
+    """Return the seconds of the slowest rank, by name of the way and by round.
+
+    Raises RuntimeError if a rank has received a wrong model.
+    """
     contenders = neighbour.contenders()
     seconds = {name: [] for name in contenders}
     for number, name in enumerate(turns(contenders, rounds)):

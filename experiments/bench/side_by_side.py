@@ -1,4 +1,4 @@
-"""Functions that all benchmarks use: contenders take turns in the same processes, and tables show medians."""
+"""Functions that all benchmarks use to time several contenders in turn and to print medians as tables."""
 
 import importlib.util
 import os
@@ -15,11 +15,11 @@ import torch
 from tabulate import tabulate
 
 RESULTS = Path("results")
-"""Folder for files of numbers and figures, relative to the top of the project, where benchmarks run."""
+"""Folder for the benchmarks' numbers and figures, relative to the folder of the project in which benchmarks run."""
 
 
 def machine() -> str:
-    """Return one line of text with the processor and the versions of all compared programs."""
+    """Return one line of text with the processor's model and the versions of all compared programs."""
     model = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
@@ -45,7 +45,7 @@ def has(module: str) -> bool:
 
 
 def start() -> tuple:
-    """Return MPI's world, and whether this is a quick run; each rank uses one thread."""
+    """Return the world communicator of MPI, and True if this run is quick; set torch to one thread per rank."""
     from grsgd.job import launch
 
     mpi = launch.world()
@@ -55,7 +55,7 @@ def start() -> tuple:
 
 
 def device() -> torch.device:
-    """Return the device of the benchmark: the CPU, or with ``--gpu`` the first GPU, which all ranks share."""
+    """Return the device that computes: the CPU, or with ``--gpu`` the first GPU, which all ranks share."""
     from grsgd.training import device as gpu
 
     chosen = gpu.pick_device("cuda" if "--gpu" in sys.argv else "cpu")
@@ -64,7 +64,7 @@ def device() -> torch.device:
 
 
 def complete(call: Callable, on: torch.device) -> Callable:
-    """Return a function that calls ``call`` and then waits until the GPU has done the queued work."""
+    """Return a function that calls ``call`` and waits until the GPU has done all queued work."""
     if on.type != "cuda":
         return call
 
@@ -76,7 +76,7 @@ def complete(call: Callable, on: torch.device) -> Callable:
 
 
 def start_gloo(mpi) -> bool:
-    """Start torch.distributed with gloo in the same processes; return False if this torch has no gloo."""
+    """Start torch.distributed with gloo in the MPI processes of the benchmark; return False if torch has no gloo."""
     import torch.distributed as dist
 
     if not (dist.is_available() and dist.is_gloo_available()):
@@ -88,9 +88,9 @@ def start_gloo(mpi) -> bool:
 
 
 def take_turns(mpi, contenders: dict[str, Callable[[], object]], rounds: int) -> dict[str, np.ndarray]:
-    """Return the seconds of the slowest rank, by name of the contender, with one value per round.
+    """Time all contenders; return the seconds of the slowest rank in each round, by name of the contender.
 
-    In each round every contender is called once, in turn, with a barrier before each call.
+    In each round every contender is called once, and a barrier of all ranks precedes each call.
     """
     seconds = {name: [] for name in contenders}
     for name in turns(contenders, rounds):
@@ -102,9 +102,9 @@ def take_turns(mpi, contenders: dict[str, Callable[[], object]], rounds: int) ->
 
 
 def turns(contenders: Iterable[str], rounds: int) -> Iterator[str]:
-    """Yield the names of contenders, each once per round, in a random order that is the same on all ranks.
+    """Yield the names of the contenders, each once per round, in a random order that is the same on all ranks.
 
-    Because of the random order, no contender always follows the same other contender.
+    The order is random so that no contender always follows one particular contender.
     """
     names, order = list(contenders), np.random.default_rng(0)
     for _ in range(rounds):
@@ -113,7 +113,7 @@ def turns(contenders: Iterable[str], rounds: int) -> Iterator[str]:
 
 
 def slowest(mpi, seconds: dict[str, list[float]]) -> dict[str, np.ndarray]:
-    """Return the seconds of the slowest rank, by name, for each measurement."""
+    """Return, for each measurement of each name in ``seconds``, the greatest value of all ranks."""
     from mpi4py import MPI
 
     mine = np.array(list(seconds.values()))
@@ -123,12 +123,12 @@ def slowest(mpi, seconds: dict[str, list[float]]) -> dict[str, np.ndarray]:
 
 
 def median_and_range(values, form: str = ".2f") -> str:
-    """Return the values as text: median (smallest-largest)."""
+    """Return the median, the least and the greatest of ``values`` as text, for example "1.50 (1.20-1.90)"."""
     return f"{np.median(values):{form}} ({np.min(values):{form}}-{np.max(values):{form}})"
 
 
 def interval(ratios: np.ndarray) -> str:
-    """Return the median of paired ratios, with its 95 % bootstrap interval, as text."""
+    """Return the median of ``ratios`` (one ratio per round), with its 95 % bootstrap interval, as text."""
     random = np.random.default_rng(0)
     medians = np.median(random.choice(ratios, (2000, len(ratios))), axis=1)
     low, high = np.quantile(medians, [0.025, 0.975])
@@ -136,16 +136,16 @@ def interval(ratios: np.ndarray) -> str:
 
 
 _kept: dict[Path, list[tuple]] = {}
-"""Cells of the tables that this job has written, by CSV file."""
+"""Cells of the tables that this MPI job has already written, by the path of the CSV file."""
 
 
 def numbers_file(section: str, ranks: int, gpu: bool) -> Path:
-    """Return the path of the CSV file with the numbers of a benchmark."""
+    """Return the path of the CSV file for the numbers of a benchmark on ``ranks`` ranks."""
     return RESULTS / f"bench-{section}-{ranks}{'-gpu' * gpu}.csv"
 
 
 def keep(file: Path, cells: list[tuple]):
-    """Write the cells of a table to a CSV file, after the cells of earlier tables of this job."""
+    """Write the cells of a table to the CSV file ``file``, below the cells of earlier tables of this MPI job."""
     from experiments.figures import write_rows
 
     _kept.setdefault(file, []).extend(cells)
@@ -159,9 +159,9 @@ def announce(mpi, text: str):
 
 
 def report(mpi, title: str, headers: list[str], rows: list[list], notes: list[str] = ()):
-    """Print a table, and add its cells to the CSV file of the benchmark.
+    """Print a table of results on rank 0, and add its cells to the CSV file of the benchmark.
 
-    A quick run gives no meaningful numbers, so its table is only printed.
+    The table of a run with ``--quick`` is only printed, because its numbers mean nothing.
     """
     if mpi.rank == 0:
         if "--quick" not in sys.argv:

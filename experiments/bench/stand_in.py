@@ -1,7 +1,7 @@
-"""Benchmark of the cost of a thread that is ready to move messages while the trainer computes; the cost should be zero.
+"""Benchmark of the cost of a background thread that stands ready to move messages; the cost should be zero.
 
-The same training steps run with and without the thread. With the thread, too, the trainer moves messages itself
-(``inline``) and polls often enough, so that the thread has nothing to do.
+Equal training steps are timed with and without the background thread. With the thread, too, the training loop itself
+moves messages (``inline``), and polls them at a rate at which the thread has nothing to do.
 """
 
 from time import perf_counter
@@ -36,13 +36,16 @@ def main():
 
 
 def algorithms() -> list[str]:
-    """Return the names of algorithms that send in the background, and whose ranks compute one gradient each."""
+    """Return the names of the algorithms that are timed.
+
+    The timed algorithms send in the background, and each of their ranks computes one gradient per step.
+    """
     traits = {name: cls.traits for name, cls in sorted(ALGORITHMS.items())}
     return [name for name, its in traits.items() if its.in_background and not its.decides_who_computes]
 
 
 def steps_seconds(mpi, algorithm: str, model, with_thread: bool, batches, steps: int) -> float:
-    """Return the seconds that a new training takes for ``steps`` steps, with or without the thread."""
+    """Return the seconds that ``steps`` steps of a new training take, with or without the background thread."""
     optimizer = grsgd.distribute(model, sgd(model.parameters()), algorithm, mpi, progress_mode="inline")
     optimizer.driver.thread_allowed = with_thread
 
@@ -54,7 +57,7 @@ def steps_seconds(mpi, algorithm: str, model, with_thread: bool, batches, steps:
             optimizer.step()
 
     take_steps(5)
-    # The barrier does not block, because a rank in a blocking barrier would not answer ranks that still take steps.
+    # A non-blocking barrier, because a rank in a blocking barrier would not answer ranks that still take steps.
     optimizer.driver.run(all_here for all_here in [mpi.Ibarrier()])
     begin = perf_counter()
     take_steps(steps)

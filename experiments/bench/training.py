@@ -1,7 +1,8 @@
-"""Benchmark of training steps per second: every algorithm of grsgd in a user's own loop, and the usual alternatives.
+"""Benchmark of training steps per second: every algorithm of grsgd in a user's loop, and common alternatives.
 
-The reference is a plain loop with one in-place Allreduce of gradients in one flat array. All compared loops train the
-model on the same batches with the same torch optimizer, one thread per rank, and take turns with the reference.
+The reference is a plain torch loop with one in-place Allreduce of a flat array of all gradients. All compared loops
+train the same model on the same batches with the same torch optimizer and one thread per rank. All compared loops take
+turns with the reference loop.
 """
 
 from functools import partial
@@ -23,13 +24,13 @@ WARM_UP = 2
 BAR, SECOND_BAR = "flat Allreduce loop", "decent-dp ring"
 EXACT_ONE = "ring_allreduce"
 VARIANTS = ("ring", "shared", "auto")
-"""Variants of ``ring_allreduce`` that are compared with the reference; the first one is the default."""
+"""Variants of ``ring_allreduce`` that are compared with the reference loop; "ring" is the algorithm's default."""
 EXACT = (BAR, "gloo DDP", *(f"grsgd ring_allreduce, {variant}" for variant in VARIANTS))
-"""Compared loops that apply the mean of all gradients to one model, so that their losses must agree."""
+"""Compared loops that apply the mean of all ranks' gradients to one model, so that their losses must agree."""
 
 
 def chosen(models: dict, quick: bool):
-    """Return all models, or only the smallest model in a quick run."""
+    """Return the pairs of name and value in ``models``, or only the first pair in a quick run."""
     return list(models.items())[: 1 if quick else None]
 
 
@@ -46,7 +47,10 @@ def sgd(parameters):
 
 
 class FlatLoop:
-    """The reference loop. Scaling the loss's gradient by 1/n turns the sum over ranks into a mean at no cost."""
+    """The reference loop: a plain torch loop with one in-place Allreduce of all gradients.
+
+    The loss's gradient is scaled by 1/n (n ranks), so that the sum over ranks is a mean without extra work.
+    """
 
     def __init__(self, mpi, model):
         from mpi4py import MPI
@@ -92,7 +96,7 @@ class GlooDDP:
 
 
 class DecentDP:
-    """The DecentralizedDataParallel of decent-dp, whose optimizer steps inside the backward pass."""
+    """The loop of decent-dp with its DecentralizedDataParallel, whose optimizer steps inside the backward pass."""
 
     def __init__(self, mpi, model, topology: str):
         from decent_dp.ddp import DecentralizedDataParallel
@@ -114,7 +118,7 @@ class DecentDP:
 
 
 class Ours:
-    """An algorithm of grsgd in a user's own loop."""
+    """A loop like a user's, with an algorithm of grsgd through ``grsgd.distribute``."""
 
     def __init__(self, mpi, model, algorithm: str, **options):
         self.mpi, self.model, self.algorithm, self.sgd = mpi, model, algorithm, sgd(model.parameters())
@@ -143,7 +147,8 @@ def main():
             for topology in ("ring", "complete"):
                 others[f"decent-dp {topology}"] = partial(DecentDP, topology=topology)
         bars = {BAR: FlatLoop} | {name: others[name] for name in (SECOND_BAR,) if name in others}
-        # An algorithm's background work would slow other algorithms, so each one is timed only with the references.
+        # An algorithm's background work would slow other algorithms, so each algorithm is timed only with the
+        # reference loops.
         groups = [{BAR: FlatLoop} | others]
         allreduce = {f"grsgd {EXACT_ONE}, {v}": partial(Ours, algorithm=EXACT_ONE, variant=v) for v in VARIANTS}
         groups += [{BAR: FlatLoop} | allreduce]
@@ -162,9 +167,9 @@ def main():
 
 
 def maker_of(name: str) -> partial | None:
-    """Return a maker of the algorithm's loop, in which every rank trains on its own batches.
+    """Return a function that makes the loop of the algorithm ``name``, in which every rank trains on its own batches.
 
-    Returns None if ranks cannot have their own batches in this algorithm.
+    Returns None if the algorithm itself decides which rank computes on which batch.
     """
     algorithm = ALGORITHMS[name]
     if not algorithm.traits.decides_who_computes:
@@ -173,7 +178,7 @@ def maker_of(name: str) -> partial | None:
 
 
 def compare(mpi, size, groups, widths, quick):
-    """Return the rows of the table, the final losses by name, and notes; the loops of a group take turns."""
+    """Time the loops of each group in turn; return the rows of the table, each loop's final loss by name, and notes."""
     steps, rounds = (10, 1) if quick else STEPS_ROUNDS[size]
     batches, rows, losses, notes = make_batches(mpi.rank), [], {}, []
     for makers in groups:
@@ -181,10 +186,10 @@ def compare(mpi, size, groups, widths, quick):
         announce(mpi, f"training: {size}, {rounds} rounds of {steps} steps, {last}")
         try:
             contenders = {name: make(mpi, mlp(widths)) for name, make in makers.items()}
-        except ValueError as error:  # the algorithm needs options, or other numbers of ranks
+        except ValueError as error:  # the algorithm needs options, or a different number of ranks
             notes.append(f"{last}: not run: {str(error).splitlines()[0]}")
             continue
-        take_steps(contenders.values(), batches, steps)  # the first steps are slower, and are not timed
+        take_steps(contenders.values(), batches, steps)  # warm up, because the first steps of a loop are slower
         seconds = timed(mpi, contenders, batches, steps, rounds)
         for name, contender in contenders.items():
             if name in losses:
@@ -197,7 +202,7 @@ def compare(mpi, size, groups, widths, quick):
 
 
 def make_batches(rank: int, count: int = 16) -> list:
-    """Return batches of noise, with labels from a linear teacher that all ranks share."""
+    """Return batches of random inputs, which a linear model labels; all ranks use the same linear model."""
     teacher = torch.randn(784, 10, generator=torch.Generator().manual_seed(1))
     noise = torch.Generator().manual_seed(2 + rank)
     inputs = [torch.randn(BATCH, 784, generator=noise) for _ in range(count)]
@@ -213,10 +218,10 @@ def take_steps(contenders, batches, steps: int):
 
 
 def timed(mpi, contenders, batches, steps: int, rounds: int):
-    """Return the seconds of ``steps`` steps of each loop in each round, by name.
+    """Return the seconds that ``steps`` steps of each loop take in each round, by name of the loop.
 
-    A loop begins and finishes in its turn, so that it does nothing in the background of another loop. The first steps
-    of a turn, which allocate memory, are not timed.
+    Each loop starts and finishes its algorithm within its turn, so that it does no background work while other loops
+    are timed. The first steps of each turn, which allocate memory, are not timed.
     """
     seconds = {name: [] for name in contenders}
     for name in turns(contenders, rounds):

@@ -36,7 +36,7 @@ def main():
         announce(mpi, f"transfers: {size} MiB")
         nbytes = size * MIB
         mine = Flat.zeros(nbytes, torch.uint8, on).array
-        # The array is written with ones, because untouched pages of zeros share one page of memory.
+        # The array is filled with ones, because untouched pages of zeros are all one page of physical memory.
         host = np.full(nbytes, 1, np.uint8)
         pinned = memory.borrow(nbytes)
         contenders = {
@@ -56,7 +56,7 @@ def main():
 
 
 def message(mpi, comm: Communicator, array):
-    """Return a function that sends the array from rank 0 to rank 1."""
+    """Return a function that sends ``array`` from rank 0 to rank 1 and waits until it has arrived."""
     driver = MpiDriver(mpi.rank, 60.0, "inline")
 
     def schedule():
@@ -66,7 +66,10 @@ def message(mpi, comm: Communicator, array):
 
 
 def copy_out(mpi, memory: Memory, array, pinned):
-    """Copy the array out of the GPU on rank 0 only, as for a message; two ranks' copies would share the GPU's bus."""
+    """Copy ``array`` from the GPU to host memory, as before a message.
+
+    Only rank 0 copies, because two ranks' copies would share the GPU's bus.
+    """
     if mpi.rank == 0:
         copied = memory.copy_out(array, 0, pinned, memory.record_event())
         while not copied.done:

@@ -1,8 +1,9 @@
-"""Benchmark of all-reduces between emulated hosts (needs root), and the part of the links' rate that they reach.
+"""Benchmark of all-reduces between emulated hosts (needs root), relative to the rate of the links.
 
-The bound is the time in which a link of the given rate carries the traffic of a bandwidth-optimal all-reduce: 2(n-1)/n
-of the array in each direction, without headers. A turn is several all-reduces in a row. A single all-reduce could be
-faster than the link, because the link's queue is empty at first.
+The bound is the time of a bandwidth-optimal all-reduce on links of the given rate. In each direction of a link, a
+bandwidth-optimal all-reduce of n ranks carries 2(n-1)/n of the array, without headers. A measurement (turn) times
+several all-reduces in a row. A single all-reduce could seem faster than the link, because the empty queue of the link
+takes the first packets at once.
 """
 
 import os
@@ -22,9 +23,9 @@ from grsgd.units import rate
 MIB = 1 << 20
 ROUNDS = {MIB // 4: 20, MIB: 10, 4 * MIB: 4}
 IN_A_ROW = 4
-"""Number of all-reduces that are timed together, in one turn."""
+"""Number of all-reduces that one measurement times together."""
 INTERFACE = "eth0"
-"""Network interface of an emulated host."""
+"""Name of the network interface of an emulated host."""
 
 
 def main():

@@ -1,4 +1,4 @@
-"""LoRA adapters of a GPT with 113 million frozen parameters: ranks send only adapters, and files have only adapters.
+"""LoRA adapters for a GPT with 113 million frozen parameters: ranks send only the adapters, and save only the adapters.
 
     pip install peft
     grsgd run -n 2 experiments/demo/adapters.py
@@ -21,7 +21,7 @@ import grsgd
 
 
 def windows(text, count, block, generator):
-    """Return ``count`` windows of ``block`` bytes at random places, int64 of shape [count, block]."""
+    """Return ``count`` windows of ``block`` bytes at random positions in ``text``, int64 of shape [count, block]."""
     begins = torch.randint(len(text) - block, (count, 1), generator=generator)
     return text[begins + torch.arange(block)].long()
 
@@ -44,7 +44,7 @@ def main(algorithm, steps, batch, block, layers, width, lr, out):
     trained = [p for p in model.parameters() if p.requires_grad]
     optimizer = grsgd.distribute(model, torch.optim.AdamW(trained, lr=lr), algorithm)
     text = torch.frombuffer(bytearray("\n".join(topics.values()).encode()), dtype=torch.uint8)
-    generator = torch.Generator().manual_seed(grsgd.rank())  # each rank draws other parts of the text
+    generator = torch.Generator().manual_seed(grsgd.rank())  # so that each rank draws different windows of the text
     with grsgd.recording(out, optimizer, lr=lr, dataset="text", metric=grsgd.Metric("nats")) as run:
         for _ in range(steps):
             loss = loss_of(model, windows(text, batch, block, generator))
@@ -52,7 +52,7 @@ def main(algorithm, steps, batch, block, layers, width, lr, out):
             loss.backward()
             optimizer.step()
             run.log(loss=loss)
-        adapters = optimizer.averaged_state_dict()  # neither copies nor sends the base
+        adapters = optimizer.averaged_state_dict()  # neither copies nor sends the frozen parameters
         optimizer.finish()
     if grsgd.is_main():
         torch.save(adapters, f"{out}.pt")  # model.load_state_dict(torch.load(...), strict=False) loads this file

@@ -1,11 +1,11 @@
-"""The training of a small GPT as in nanoGPT, and the lines (<--) that make it train on all ranks and survive deaths.
+"""Training of a small GPT as in nanoGPT, with marked lines (<--) that make it train on all ranks and survive deaths.
 
     grsgd run -n 6 --spares 2 experiments/demo/gpt.py --algorithm diloco --save gpt.pt
     grsgd run -n 3 experiments/demo/gpt.py --algorithm grsgd --resume gpt.pt
 
-The script has AdamW with parameter groups, warm-up and cosine, clipping, accumulation of micro-batches, bfloat16,
-``torch.compile``, checkpoints, and evaluations. A training goes on from its checkpoint on any number of ranks, by any
-algorithm.
+The script has AdamW with parameter groups, a learning rate with warm-up and cosine, clipping, accumulation over
+micro-batches, bfloat16, ``torch.compile``, checkpoints, and evaluations. A training can go on from a checkpoint on any
+number of ranks, with any algorithm.
 """
 
 import argparse
@@ -23,7 +23,8 @@ import grsgd  # <--
 
 
 def rate(step, steps, warm_up):
-    """Return the factor of the learning rate at a step: it rises during the warm-up, then falls as a cosine to 0.1."""
+    """Return the factor of the learning rate at ``step``. It rises during ``warm_up`` steps, then falls as a cosine to
+    0.1."""
     if step < warm_up:
         return (step + 1) / warm_up
     return 0.55 + 0.45 * math.cos(math.pi * (step - warm_up) / max(steps - warm_up, 1))
@@ -63,7 +64,7 @@ def train(o):
             return loss_of(model, draw(test, 100, o.block, torch.Generator().manual_seed(0))).item()
 
     steps = range(begin, o.steps)
-    if o.algorithm != "parameter_server":  # its ranks do not go on after a death
+    if o.algorithm != "parameter_server":  # a training with a parameter server ends after a death
         steps = grsgd.surviving(optimizer, steps, schedule=schedule)  # <--
     for step in steps:
         batch = draw(train, o.batch, o.block, torch.Generator().manual_seed(step))[rank::ranks]

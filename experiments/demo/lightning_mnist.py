@@ -1,6 +1,6 @@
-"""Train a LightningModule on MNIST-5k by any algorithm: ``grsgd run -n 2 lightning_mnist.py --algorithm dpsgd``.
+"""Train a LightningModule on MNIST-5k with any algorithm: ``grsgd run -n 2 lightning_mnist.py --algorithm dpsgd``.
 
-Lightning is installed by ``pip install grsgd[lightning]``.
+Install Lightning with ``pip install grsgd[lightning]``.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""A character-level GPT in plain PyTorch, in nanoGPT's manner, and the lines (<--) that make it train on all ranks.
+"""A character-level GPT in plain PyTorch, as in nanoGPT, with marked lines (<--) that make it train on all ranks.
 
     grsgd run -n 2 experiments/demo/nanogpt.py
     grsgd run -n 2 experiments/demo/nanogpt.py --algorithm diloco
@@ -65,7 +65,7 @@ def loss_of(model, windows):
 
 
 def draw(text, count, block, generator=None):
-    """Return ``count`` windows of ``block`` + 1 characters at random places."""
+    """Return ``count`` windows of ``block`` + 1 characters at random positions in ``text``."""
     begins = torch.randint(len(text) - block, (count, 1), generator=generator)
     return text[begins + torch.arange(block + 1)]
 

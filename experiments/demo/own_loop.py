@@ -1,4 +1,4 @@
-"""A standard PyTorch MNIST script, and the numbered lines that make it train on all ranks of an MPI job, as a run.
+"""A standard PyTorch script for MNIST, with numbered lines that make it train on all ranks of an MPI job, as a run.
 
 mpiexec -n 4 python experiments/demo/own_loop.py
 grsgd report results/*.h5

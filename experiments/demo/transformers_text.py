@@ -1,6 +1,6 @@
-"""Train a small GPT-2 on this file by any algorithm: ``grsgd run -n 2 transformers_text.py --algorithm dpsgd``.
+"""Train a small GPT-2 on this file's text by any algorithm: ``grsgd run -n 2 transformers_text.py --algorithm dpsgd``.
 
-Transformers is installed by ``pip install grsgd[transformers]``. The model has random weights: nothing is downloaded.
+Install Transformers with ``pip install grsgd[transformers]``. The model has random weights, so nothing is downloaded.
 """
 
 import argparse
@@ -12,11 +12,11 @@ from transformers import GPT2Config, GPT2LMHeadModel, TrainingArguments, set_see
 from grsgd.integrations.transformers import GrsgdTrainer
 
 LETTERS = 32
-"""Number of letters per sample."""
+"""Number of letters in a sample of the text."""
 
 
 def samples(text: bytes) -> list[dict[str, torch.Tensor]]:
-    """Return the parts of ``text``, each as long as a sample; one token is one byte."""
+    """Return the samples of ``text``, which is cut into pieces of `LETTERS` letters. One token is one byte."""
     parts = torch.tensor(list(text[: len(text) // LETTERS * LETTERS])).view(-1, LETTERS)
     return [{"input_ids": part, "labels": part} for part in parts]
 

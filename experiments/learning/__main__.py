@@ -1,13 +1,14 @@
-"""The loss that each method reaches after as many samples as all-reduce: ``python -m experiments.learning gpt``.
+"""The loss that each method reaches on as many samples as all-reduce trains on: ``python -m experiments.learning gpt``.
 
-The argument is ``gpt`` or ``cnn``. Each row of the table trains the same model on 8 simulated ranks, at several
-learning rates. The learning rate with the least test loss after the same number of samples counts. The table has the
-mean loss over the seeds, with the least and the greatest loss. Links are fast and steps take random times. Therefore,
-methods that do not wait merge old models, as on a cluster. No time is measured. A method with a server has one more
-rank, because the server does not train.
+The program's argument names the trained model, ``gpt`` or ``cnn``. For each row of the printed table, the same model
+is trained on 8 simulated ranks, at several learning rates. A row shows the runs at the learning rate with the least
+test loss after a fixed number of samples. The printed table has the mean loss over the seeds, with the least and the
+greatest loss. The simulated links are fast, and training steps take random times. Methods whose ranks do not wait
+therefore merge old models, as on a cluster. No time is measured. A method with a server has one rank more than other
+methods, because the server does not train.
 
-Run files are stored in results/learning. A run that exists is not repeated unless something on which it depends has
-changed.
+The run files of this experiment are stored in results/learning. A run that exists is not repeated unless code or
+settings on which it depends have changed.
 """
 
 import argparse
@@ -35,9 +36,9 @@ RANKS = 8
 COMPUTE = "lognormal:0.1,0.3"
 NETWORK = Link("10gbit", nominal=True)
 RUN_SECONDS = Seconds(60.0, 0.0)
-"""Approximate seconds of a run on one core, used as an estimate before a similar run exists."""
+"""Approximate seconds of a run on one core, which are assumed until a similar run exists."""
 RATES = (0.5, 1.0, 2.0)
-"""Learning rates, as multiples of the configuration's rate."""
+"""Learning rates of the runs, as multiples of the configuration's learning rate."""
 ROWS: dict[str, dict] = {
     "ring_allreduce": {},
     "ring_allreduce, int8": {"compression": "int8"},
@@ -63,11 +64,14 @@ ROWS: dict[str, dict] = {
     "parameter_server, rennala": {"strategy": "rennala"},
     "parameter_server, ringmaster": {"strategy": "ringmaster"},
 }
-"""The rows of the table, each with an algorithm and its options."""
+"""The rows of the printed table by title, each with the options of its algorithm."""
 
 
 class LearningRun(NamedTuple):
-    """A run for one row: ``task`` is the configuration's name, ``rate`` a multiple of its learning rate."""
+    """A run for one row of the table.
+
+    ``task`` is the configuration's name, and ``rate`` is a multiple of the configuration's learning rate.
+    """
 
     task: str
     row: str
@@ -96,7 +100,7 @@ class LearningRun(NamedTuple):
 
 
 def rows_of(runs: dict[LearningRun, Run]) -> Iterator[list]:
-    """Yield the rows of the table: the best learning rate, its loss, and the difference from all-reduce's loss."""
+    """Yield the rows of the table: the best learning rate, its loss, and the difference from the loss of all-reduce."""
     found: dict[str, dict[float, list[Run]]] = {}
     for planned, run in runs.items():
         found.setdefault(planned.row, {}).setdefault(planned.rate, []).append(run)
@@ -113,7 +117,7 @@ def rows_of(runs: dict[LearningRun, Run]) -> Iterator[list]:
 
 
 def value(run: Run) -> float:
-    """Return the final test value of a run; infinity if the run has diverged."""
+    """Return the final value of a run's test metric; infinity if the run has diverged."""
     found = float(run.attributes[f"final_test_{run.attributes['metric']}"])
     return found if math.isfinite(found) else math.inf
 

@@ -3,13 +3,14 @@
     python -m experiments.multicast                       # ``make verdict-multicast``; root, half an hour
     python -m experiments.multicast --ranks 4 --rounds 3
 
-Hosts on a shared medium of 100 Mbit/s train a model of 3.2 MB with little computing. The reference is a ring
-all-reduce, and the same all-reduce, once more, is a control. The compared methods are CSSGD with IP multicast, CSSGD
-with datagrams lost on purpose, the grouped schemes, and SSGD. CSSGD with MPI's broadcasts is another control. In each
-round every method runs once.
+Hosts on a shared medium of 100 Mbit/s train a model of 3.2 MB, with little computing per step. The reference is a ring
+all-reduce. A repetition of the ring all-reduce with other data is a control. Compared with the reference are CSSGD
+with IP multicast, CSSGD with datagrams lost on purpose, the grouped schemes of CSSGD, and SSGD. CSSGD with the
+broadcasts of MPI, which send a copy to each receiver, is a second control. In each round every method runs once.
 
-Runs that exist are not repeated. The results are one table per number of ranks, verdicts, and a CSV file. A table has
-the median of the rounds and its 95 % interval. With fewer than five rounds, the range replaces the interval.
+A run whose run file exists is not repeated. The program prints one table per number of ranks, and verdicts, and writes
+a CSV file. A table has the median over the rounds and its 95 % interval. With fewer than five rounds, a table has the
+range of the values in place of the interval.
 """
 
 import argparse
@@ -27,9 +28,9 @@ from grsgd.testbed.hosts import TestbedError
 
 PROGRAM = "python -m experiments.multicast"
 MIN_RANKS = 4
-"""Least number of ranks that the option ``--ranks`` allows."""
+"""Least number of ranks that the command-line option ``--ranks`` allows."""
 RUN_SECONDS = Seconds(10.0, 10.0)
-"""Approximate seconds of a run: of its training, and of all other work."""
+"""Approximate seconds of a run, for its training and for everything else."""
 OUT = Path("results/verdict-multicast.csv")
 
 
@@ -60,7 +61,7 @@ def main() -> int:
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Return the command's arguments; exit with a message if they are wrong."""
+    """Parse and return the command-line arguments; exit with a message if they are wrong."""
     parser = argparse.ArgumentParser(prog=PROGRAM, description=__doc__.splitlines()[0].rstrip(":"))
     parser.add_argument("--ranks", type=int, action="append", help="number of hosts, even; by default 4, and then 6")
     parser.add_argument("--rounds", type=int, default=5, help="number of runs of each method (default: %(default)s)")

@@ -1,4 +1,4 @@
-"""Runs of all methods on a testbed with a shared medium, and the numbers that are computed from their run files."""
+"""Runs of all methods on a testbed with a shared medium, and functions that compute their numbers."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,13 +15,13 @@ from grsgd.testbed.hosts import Testbed
 RATE = "100mbit"
 MEDIUM = Link(RATE, "shared")
 TIMEOUT = 300
-"""Greatest number of seconds that a run may take."""
+"""Greatest number of seconds that a measured run may take."""
 OTHER_DATA = 1000
-"""Number added to the seed of the control, which repeats the reference with other data."""
+"""Number added to the seed of the control, so that its data differ from the reference's."""
 
 
 class MediumRun(NamedTuple):
-    """A run of a method on ``ranks`` ranks in a round; each round has one run of every method."""
+    """A run of one method on ``ranks`` ranks in one round; each round has one run of every method."""
 
     ranks: int
     title: str
@@ -37,11 +37,12 @@ class MediumRun(NamedTuple):
 
 
 class MediumNumbers(NamedTuple):
-    """The numbers of a run, per step.
+    """The numbers of a run, as means per step.
 
-    seconds: seconds of a step. counted: bytes that all ranks sent by their own count, with headers and repairs; a
-    multicast counts once. interfaces: bytes that the hosts' interfaces sent. repaired: bytes that MPI sent again.
-    models: ``interfaces`` in units of M, the size of the model. expected: bytes by the formulas, in units of M.
+    seconds: seconds of a step. counted: bytes that all ranks sent by grsgd's count, with headers and repairs; a packet
+    to several receivers counts once. interfaces: bytes that the hosts' network interfaces sent. repaired: bytes that
+    were sent again after a loss. models: ``interfaces`` divided by the bytes of a model. expected: bytes by the
+    formulas, divided by the bytes of a model.
     """
 
     seconds: float
@@ -53,21 +54,25 @@ class MediumNumbers(NamedTuple):
 
 
 def plan_runs(ranks: int, rounds: int) -> Iterator[MediumRun]:
-    """Yield all runs on ``ranks`` ranks, round after round."""
+    """Yield all runs on ``ranks`` ranks, round by round."""
     for number in range(rounds):
         yield from (MediumRun(ranks, method.title, number) for method in in_turn(methods(ranks), number))
 
 
 def in_turn(compared: Sequence, number: int) -> Sequence:
-    """Return the methods in the order of a round; the order of every second round is reversed.
+    """Return the methods ``compared`` in the order of round ``number``; every second round has the reverse order.
 
-    Thus, a machine that becomes slower does not slow one method more than another.
+    The reversal of every second round keeps a machine that becomes slower with time from slowing one method more than
+    another.
     """
     return compared[:: -1 if number % 2 else 1]
 
 
 class SharedMedium(EmulatedHosts):
-    """One host per rank of a run, all on one shared medium. cpu: cores of each host; None for no limit."""
+    """Emulated hosts for a run, one per rank, all on one shared medium.
+
+    cpu: number of cores of each host; None for no limit.
+    """
 
     def __init__(self, cpu: float | None = None):
         super().__init__(0, cpu or available_cores())
@@ -83,7 +88,7 @@ class SharedMedium(EmulatedHosts):
 def numbers_of(run: Run, method: Method) -> MediumNumbers:
     steps, traffic = int(run.ranks["steps"][0]), run.traffic
     ranks, size = run.attributes["ranks"], run.attributes["model_bytes"]
-    # Repairs are included. An IP multicast's headers are counted once, also if the multicast has several receivers.
+    # The headers include repairs; an IP multicast's headers are counted once, even if it has several receivers.
     headers = traffic["headers"].max(1) if method.transport == "ip-multicast" else traffic["headers"].sum(1)
     interfaces = float(traffic["interface"][:, 0].sum())
     repaired = traffic["repaired"]

@@ -1,4 +1,4 @@
-"""The methods that are compared on a shared medium, and the number of bytes that each method should send."""
+"""The methods that are compared on a shared medium, with the number of bytes that each method should send."""
 
 import json
 from typing import NamedTuple
@@ -10,9 +10,11 @@ LOSSES = (0.01, 0.05)
 
 
 class Method(NamedTuple):
-    """A method of a comparison. ``scheme``: a name in `coding.cost`. ``transport``: None for all-reduces.
+    """A method that is compared with other methods.
 
-    ``loss``: part of the datagrams that is lost on purpose (0 to 1).
+    ``scheme``: the method's name in `coding.cost`. ``transport``: how packets are sent (by MPI or by IP multicast);
+    None for all-reduces.
+    ``loss``: fraction of the datagrams that is lost on purpose (0 to 1).
     """
 
     title: str
@@ -22,7 +24,7 @@ class Method(NamedTuple):
     loss: float = 0.0
 
     def overrides(self) -> list[str]:
-        """Return the overrides that turn ``run.toml`` into this method's configuration."""
+        """Return the overrides by which the configuration ``run.toml`` becomes this method's configuration."""
         if self.scheme == "ring":
             return ["algorithm.name='ring_allreduce'"]
         name = "ssgd" if self.scheme == "ssgd-multicast" else "cssgd"
@@ -34,9 +36,9 @@ class Method(NamedTuple):
         return [f"algorithm.{key}={json.dumps(value)}" for key, value in found.items()]
 
     def models(self, ranks: int, parameters: int) -> float:
-        """Return the bytes that all ranks send in a step, in units of M, the size of the model.
+        """Return the bytes that all ranks send in a step, divided by the bytes of the model.
 
-        A packet to several receivers counts once, or once per receiver if MPI sends copies of it.
+        A packet to several receivers counts once, or once per receiver if MPI sends a copy to each receiver.
         """
         cost = cost_in_bytes(self.scheme, ranks, self.r, parameters)
         sent = cost.per_receiver if self.transport == MPI else cost.once
@@ -44,7 +46,10 @@ class Method(NamedTuple):
 
 
 def methods(ranks: int) -> list[Method]:
-    """Return all methods for ``ranks`` ranks; the first one is the reference, and the second one repeats it."""
+    """Return all methods for ``ranks`` ranks.
+
+    The first method in the list is the reference, and the second method repeats the reference as a control.
+    """
     half, r = ranks // 2, ranks - 1
     coded = f"cssgd r={r}"
     return [

@@ -1,4 +1,4 @@
-"""Tables of the measurements, and verdicts on the savings by one packet for several receivers on a shared medium."""
+"""Tables of the measurements, and verdicts on the savings if one packet reaches several receivers."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -11,38 +11,38 @@ from experiments.multicast.measure import MediumNumbers, MediumRun
 from experiments.multicast.methods import AGAIN, IP, LOSSES, RING, Method, methods
 
 Results = Mapping[MediumRun, MediumNumbers]
-"""The numbers of each run."""
+"""The numbers (`MediumNumbers`) of each run."""
 TIMES_AS_FAST = 3.4
-"""Expected ratio of a ring all-reduce's step time to CSSGD's with r = 3 on 4 ranks, if communication dominates.
+"""Expected ratio of a ring all-reduce's step time to CSSGD's on 4 ranks with redundancy 3, if communication dominates.
 
-The ratio is three quarters of 4.5, the factor by which CSSGD sends less.
+The expected ratio is three quarters of 4.5, the factor by which CSSGD sends fewer bytes than the ring all-reduce.
 """
 SLOWER_AT_MOST = dict(zip(LOSSES, (0.10, 0.30), strict=True))
-"""Greatest expected relative prolongation of a step by lost datagrams, by the part of the datagrams that is lost."""
+"""Greatest expected increase of a step's time by lost datagrams (0.10 means 10 %), by the fraction that is lost."""
 BYTES_WITHIN, GROUPED_WITHIN, SAME_WITHIN = 0.03, 0.10, 0.03
-"""Greatest relative deviations: of bytes, of the bytes of grouped schemes, and of the control from the reference."""
+"""Greatest allowed relative deviations: of CSSGD's bytes, of grouped schemes' bytes, and of the control's time."""
 WIRE_BYTES = 8928 / (8928 + 42 + 28 + 14)
-"""Part of a frame that is payload, for datagrams of 9000 bytes.
+"""Fraction of an Ethernet frame that is payload, for datagrams of 9000 bytes.
 
-All other bytes of the frame are this project's header, and the headers of IP, UDP and Ethernet.
+The part of the frame that is not payload consists of the headers of grsgd, IP, UDP and Ethernet.
 """
 HEADERS = ["method", "ms a step", "times as fast as the ring", "M sent a step", "counted", "sent again"]
 
 
 MIN_FOR_INTERVAL = 5
-"""Least number of rounds for a 95 % interval; with fewer rounds, the range is stated, and called a range.
+"""Least number of rounds for which a 95 % interval is computed; with fewer rounds, tables have the range.
 
-The range contains the median with a probability of 50 % (two rounds), 75 % (three) or 88 % (four).
+The range of the rounds contains the true median with a probability of 50 % (two rounds), 75 % (three) or 88 % (four).
 """
 CONFIDENCE = 0.95
 
 
 class Interval(NamedTuple):
-    """A mean or median ratio over some rounds, with the ends of its uncertainty and the number of rounds.
+    """A ratio over several rounds (mean or median), with the two ends of its interval and the number of rounds.
 
-    With five rounds or more, ``middle`` is the geometric mean. Its 95 % interval, ``low`` to ``high``, is computed by
-    Student's t distribution of the logarithms. With fewer rounds, ``middle`` is the median, and ``low`` to ``high`` is
-    the range of the rounds.
+    With five rounds or more, ``middle`` is the geometric mean. With five rounds or more, ``low`` to ``high`` is the 95
+    % interval of ``middle``, by Student's t distribution of the logarithms. With fewer than five rounds, ``middle`` is
+    the median, and ``low`` to ``high`` is the range of the rounds.
     """
 
     middle: float
@@ -55,7 +55,7 @@ class Interval(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """Return the word "range " for the text if ``low`` to ``high`` is a range, and "" if it is an interval."""
+        """Return "range " if ``low`` to ``high`` is the range of the rounds, and "" if it is a 95 % interval."""
         return "range " if self.rounds < MIN_FOR_INTERVAL else ""
 
 
@@ -70,13 +70,13 @@ def interval(ratios: Sequence[float]) -> Interval:
 
 
 def sample(results: Results, ranks: int, title: str, what: str) -> np.ndarray:
-    """Return the numbers ``what`` (a field of `MediumNumbers`) of a method, one per round."""
+    """Return the values of the field ``what`` of `MediumNumbers` for a method, one value per round."""
     rounds = sorted(point.round for point in results if point[:2] == (ranks, title))
     return np.array([getattr(results[MediumRun(ranks, title, number)], what) for number in rounds])
 
 
 def ratio(results: Results, ranks: int, title: str, reference: str) -> Interval:
-    """Return the ratio of a step's seconds in ``reference`` to the seconds in ``title``, paired by round."""
+    """Return a step's seconds in the method ``reference``, divided by the seconds in ``title``, paired by round."""
     ours, theirs = (sample(results, ranks, name, "seconds") for name in (title, reference))
     rounds = min(len(ours), len(theirs))
     return interval(theirs[:rounds] / ours[:rounds])
@@ -102,7 +102,7 @@ def table(results: Results, ranks: int) -> str:
 
 
 def verdicts(results: Results, ranks: int) -> Iterator[str]:
-    """Yield the lines of text with the verdicts."""
+    """Yield sentences with the verdicts on the time and the bytes of each method."""
     compared = {method.title: method for method in methods(ranks)}
     again = ratio(results, ranks, AGAIN, RING)
     same = word(abs(again.middle - 1) <= SAME_WITHIN)
@@ -127,7 +127,7 @@ def verdicts(results: Results, ranks: int) -> Iterator[str]:
 
 
 def on_bytes(results: Results, ranks: int, method: Method) -> str:
-    """Return a sentence that compares the bytes of interfaces with the counted bytes, headers included."""
+    """Return a sentence that compares the bytes of network interfaces with the counted bytes, headers included."""
     sent, counted = (sample(results, ranks, method.title, what) for what in ("models", "expected"))
     found = interval(sent / (counted / WIRE_BYTES))
     more, low, high = (100 * (share - 1) for share in found[:3])
@@ -139,7 +139,10 @@ def on_bytes(results: Results, ranks: int, method: Method) -> str:
 
 
 def on_group(results: Results, ranks: int, method: Method) -> str:
-    """Return a sentence that compares the bytes of a grouped scheme with n/r models."""
+    """Return a sentence that compares the bytes of a grouped scheme with the bytes of n/r models.
+
+    n is the number of ranks, and r is the redundancy.
+    """
     promised = ranks / method.r
     found = interval(sample(results, ranks, method.title, "models") / promised)
     holds = abs(found.low - 1) <= GROUPED_WITHIN and abs(found.high - 1) <= GROUPED_WITHIN

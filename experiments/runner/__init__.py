@@ -1,1 +1,1 @@
-"""Common parts of all experiments: runs by name, the places where they run, and how they are made and compared."""
+"""Code that all experiments share: specifications of runs, hosts, and functions that make and compare runs."""

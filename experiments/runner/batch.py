@@ -1,8 +1,9 @@
-"""Several runs in one MPI job, because starting Python and torch takes longer than many runs, above all on few cores.
+"""Makes several runs in one MPI job.
 
-``make_runs`` starts ``mpiexec ... python -m experiments.runner.batch LIST.json``, which makes one run after the other.
-Hosts of a testbed have the limited processors that they emulate only while ranks train or measure. On a twentieth of a
-core, reading a data set would take longer than many runs.
+The start of Python and torch takes longer than many runs, above all on few cores. ``make_runs`` starts ``mpiexec ...
+python -m experiments.runner.batch LIST.json``. The started program makes all runs of the list LIST.json, one after the
+other. The hosts of a testbed are limited to their emulated fraction of a core only while ranks train or measure. On a
+twentieth of a core, to read a data set would take longer than many runs.
 """
 
 import json
@@ -32,35 +33,35 @@ from grsgd.simulator.calibration import calibrate
 from grsgd.simulator.calibration.network_file import network_file, write
 
 MAX_START_SECONDS = 300
-"""Greatest number of seconds until the ranks of a job have read their data, and of seconds for the end of the job."""
+"""Greatest number of seconds in which ranks become ready to train, and in which a job ends after its last run."""
 POLL_SECONDS = 0.1
-"""Seconds between two checks whether a file exists."""
+"""Seconds from one check whether a file exists to the next check."""
 
 
 Timed = Callable[[], AbstractContextManager]
-"""Function that returns a context in which hosts have their limited processors, for the timed part of a run."""
+"""Function that returns a context for the timed part of a run, in which hosts have only their emulated processors."""
 
 
 class MpiHost(NamedTuple):
-    """The means of running MPI jobs on the hosts of a run."""
+    """The functions by which MPI jobs are started on the hosts of a run."""
 
     mpiexec: Callable[[list], list]
-    """Function from a list of arguments of ``mpiexec`` to the command to run."""
+    """Function that turns a list of arguments of ``mpiexec`` into the command that runs them on the hosts of a run."""
     without_cpu_limit: Callable[[], AbstractContextManager] = nullcontext
-    """Function that returns a context in which hosts have no limit of cores."""
+    """Function that returns a context in which the hosts of a testbed may use all cores of the machine."""
 
 
 class Training(NamedTuple):
-    """A training in a batch: its configuration file, ``key=value`` overrides, and its run file ``out``."""
+    """A training in the list of a batch job: its configuration, ``key=value`` overrides, and run file ``out``."""
 
     config: str
     overrides: list[str]
     out: str
 
     def make(self, mpi, out: Path, timed: Timed):
-        """Train on all ranks; end the whole job if the training neither reaches its end nor diverges.
+        """Train on all ranks.
 
-        Raises SetupError.
+        End the whole job if the training neither reaches its last step nor diverges. Raises SetupError.
         """
         end = run(mpi, load(mpi, self.config, self.overrides), out, timed=timed)
         stopped, remaining = end.reason, end.remaining
@@ -71,9 +72,9 @@ class Training(NamedTuple):
 
 
 class Calibration(NamedTuple):
-    """A calibration, as by ``grsgd calibrate``, with ``steps`` training steps.
+    """A calibration of a simulated network, as by ``grsgd calibrate``, with ``steps`` training steps.
 
-    share: the part of one core that each host has; None if hosts are not limited.
+    share: the fraction of one core that each host has; None if the hosts' cores are not limited.
     """
 
     config: str
@@ -83,7 +84,7 @@ class Calibration(NamedTuple):
     share: float | None = None
 
     def make(self, mpi, out: Path, timed: Timed):
-        """Measure links and processors on all ranks, and write the network file ``out``. Raises SetupError."""
+        """Measure links and processors on all ranks; write them to the network file ``out``. Raises SetupError."""
         loaded = load(mpi, self.config, self.overrides)
         measured = calibrate.calibrate(mpi, loaded, self.steps, timed, self.share)
         if mpi.rank == 0:
@@ -93,9 +94,9 @@ class Calibration(NamedTuple):
 
 
 class Computing(NamedTuple):
-    """A measurement of the computing time of a step, without messages, over ``steps`` steps.
+    """A measurement of the seconds that ``steps`` training steps without messages take on each rank.
 
-    The result is the JSON file ``out``: the `grsgd.simulator.calibration.calibrate.StepTimes` of each rank.
+    The results are in the JSON file ``out``: the `grsgd.simulator.calibration.calibrate.StepTimes` of each rank.
     """
 
     config: str
@@ -104,16 +105,17 @@ class Computing(NamedTuple):
     steps: int
 
     def make(self, mpi, out: Path, timed: Timed):
-        """Measure the computing time on all ranks, and write it to ``out``. Raises SetupError."""
+        """Measure the computing time of a step on all ranks, and write it to the file ``out``. Raises SetupError."""
         found = calibrate.computing(mpi, load(mpi, self.config, self.overrides), self.steps, timed)
         if mpi.rank == 0:
             out.write_text(json.dumps(found))
 
 
 class Work(NamedTuple):
-    """A measurement of an algorithm's work over ``steps`` steps: the seconds of a step in excess of its gradient alone.
+    """A measurement of an algorithm's work over ``steps`` steps.
 
-    The result is the JSON file ``out``: the seconds, or null if the ranks cannot train with the algorithm.
+    The work is the part of a step's seconds that exceeds the computation of the gradient. The result is in the JSON
+    file ``out``: the seconds of work, or null if the ranks cannot train with the algorithm.
     """
 
     config: str
@@ -122,7 +124,7 @@ class Work(NamedTuple):
     steps: int
 
     def make(self, mpi, out: Path, timed: Timed):
-        """Measure the work on all ranks, and write the seconds to ``out``. Raises SetupError."""
+        """Measure the algorithm's work on all ranks, and write the seconds to the file ``out``. Raises SetupError."""
         found = calibrate.work(mpi, load(mpi, self.config, self.overrides), timed, self.steps)
         if mpi.rank == 0:
             out.write_text(json.dumps(found))
@@ -133,32 +135,26 @@ KINDS = {kind.__name__: kind for kind in (Training, Calibration, Computing, Work
 
 
 def in_words(one: Kind) -> str:
-    """Return the name of a run or measurement for messages: the name of a run's file, or the kind of a measurement.
+    """Return a name for a run or measurement in messages: the name of the run file, or the kind of the measurement.
 
-    The file of a measurement may be temporary, so its name means nothing to a user.
+    The result file of a measurement may be temporary, so that its name means nothing to a user.
     """
     is_run = isinstance(one, Training)
     return Path(one.out).name if is_run else f"{type(one).__name__.lower()} of {Path(one.config).stem}"
 
 
 def load(mpi, path: str, overrides: list[str]) -> config.Config:
-    """Load a configuration on all ranks; raise SetupError on all ranks if the configuration is wrong."""
+    """Load the configuration file ``path`` on all ranks; raise SetupError on all ranks if it is wrong."""
     with launch.collective_setup(mpi):
         return config.load(Path(path), overrides)
 
 
 def make_runs(mpi_host: MpiHost, ranks: int, runs: list[Kind], run_timeout: float) -> Iterator[Kind]:
-    """Make all runs in one job of ``ranks`` ranks; yield each run when its file is complete.
+    """Make all runs of a list in one MPI job of ``ranks`` ranks; yield each run when its run file is complete.
 
-    Parameters
-    ----------
-    run_timeout
-        Seconds that one run may take.
+    Parameters ---------- run_timeout Greatest number of seconds for one run.
 
-    Raises
-    ------
-    Unfinished
-        If the job fails or a run takes too long.
+    Raises ------ Unfinished If the MPI job fails or one of its runs takes longer than ``run_timeout``.
     """
     for one in runs:
         Path(one.out).unlink(missing_ok=True)
@@ -177,12 +173,12 @@ def make_runs(mpi_host: MpiHost, ranks: int, runs: list[Kind], run_timeout: floa
                     timed.unlink()
                     wait_for(Path(one.out), job, output, run_timeout, in_words(one))
                 yield one
-            with mpi_host.without_cpu_limit(), suppress(subprocess.TimeoutExpired):  # all run files are complete
+            with mpi_host.without_cpu_limit(), suppress(subprocess.TimeoutExpired):  # all run files are complete now
                 job.wait(MAX_START_SECONDS)
 
 
 def write_line(line: str):
-    """Write a line to the terminal, above a progress bar."""
+    """Write a line to stderr above the terminal's progress bar."""
     tqdm.write(line, file=sys.stderr)
 
 
@@ -193,11 +189,11 @@ def make_each(
     run_timeout: float,
     announce: Callable[[str], None] = write_line,
 ) -> Iterator[tuple[Kind, str | None]]:
-    """Make all runs like `make_runs`; yield each run when it is done, with its error message or None.
+    """Make all runs of a list like `make_runs`; yield each run when it is done, with its error message or None.
 
-    A run that fails ends its job. A new job then begins with the failed run, because launchers sometimes fail by
-    themselves, and ``announce`` is called. A run that fails twice is yielded with its error message, and a new job
-    begins with the next run.
+    A run that fails ends the MPI job. After the first failure of a run, ``announce`` is called, and a new job begins
+    with this run, because launchers sometimes fail by chance. If a run fails twice, it is yielded with its error
+    message, and a new job begins with the next run.
     """
     left, failed = list(runs), None
     while left:
@@ -213,9 +209,11 @@ def make_each(
 
 
 def wait_for(file: Path, job: subprocess.Popen, output: Path, seconds: float, name: str):
-    """Wait until ``job`` has made ``file``; raise Unfinished if the job ends before, or after ``seconds`` seconds.
+    """Wait until the process ``job`` has made ``file``.
 
-    name: name of the run for messages.
+    Raises Unfinished if the process ends before, or if the file does not exist after ``seconds`` seconds.
+
+    name: name of the run, for messages.
     """
     deadline = time.monotonic() + seconds
     while not file.exists():
@@ -228,7 +226,10 @@ def wait_for(file: Path, job: subprocess.Popen, output: Path, seconds: float, na
 
 @contextmanager
 def started(command: list, output, leftovers: list[Path]) -> Iterator[subprocess.Popen]:
-    """Return a context with a started job, which ends with the context, and is killed if this process dies."""
+    """Start an MPI job; return a context that yields the process of the job.
+
+    The job ends at the end of the context, and is killed if this process dies.
+    """
     job = subprocess.Popen(
         [str(argument) for argument in command],
         env=job_environment(),
@@ -252,35 +253,41 @@ def started(command: list, output, leftovers: list[Path]) -> Iterator[subprocess
 
 
 def ready_file(list_file: Path) -> Path:
-    """Return the file that exists when all ranks are ready to train; the ranks begin when the file has been removed."""
+    """Return the path of the file which exists while all ranks are ready to train.
+
+    The ranks begin to train when the process that started the job has removed the file.
+    """
     return list_file.with_name("ready")
 
 
 def timed_file(list_file: Path) -> Path:
-    """Return the file that exists when all ranks have trained; the work of the ranks after training is not timed."""
+    """Return the path of the file which exists when all ranks have trained.
+
+    The work of the ranks after the training is not timed.
+    """
     return list_file.with_name("timed")
 
 
 def partial_file(out: str) -> Path:
-    """Return the temporary path of the run file ``out``, which gets its name ``out`` when its accuracies are known."""
+    """Return the path of the incomplete run file, which is renamed to ``out`` when its accuracies have been added."""
     return Path(out).with_suffix(f".part{Path(out).suffix}")
 
 
 def failure_reason(output: str) -> str:
-    """Return why a job failed: the error line of grsgd in its output, or the last 3000 characters of the output."""
+    """Return why an MPI job failed: grsgd's error line in its output, or the output's last 3000 characters."""
     lines = [line for line in output.splitlines() if line.startswith("grsgd: ") and not line.endswith("failed:")]
     return lines[0] if lines else output[-3000:].strip() or "it printed nothing"
 
 
 def main() -> int:
-    """Make the runs in the list file, on every rank of this job."""
+    """Make the runs in the list file; every rank of the MPI job executes this function."""
     mpi, list_file = launch.world(), Path(sys.argv[1])
     launch.abort_on_error(mpi)
     data.keep_loaded()
     warm_up()
     try:
         runs = json.loads(list_file.read_text()) if mpi.rank == 0 else None
-        for kind, *fields in mpi.bcast(runs):  # the list file may be only on the disk of rank 0's host
+        for kind, *fields in mpi.bcast(runs):  # rank 0 reads the list file, which may be on its host's disk only
             one = KINDS[kind](*fields)
             one.make(mpi, partial_file(one.out), partial(being_timed, mpi, list_file))
             launch.barrier(mpi)
@@ -294,7 +301,7 @@ def main() -> int:
 
 
 def warm_up():
-    """Take one training step before the timed part, because torch imports many of its modules only in a first step."""
+    """Take one training step before anything is timed, because the first step imports many modules of torch."""
     model = torch.nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     torch.nn.functional.cross_entropy(model(torch.zeros(1, 1)), torch.zeros(1, dtype=torch.int64)).backward()
@@ -303,19 +310,22 @@ def warm_up():
 
 @contextmanager
 def being_timed(mpi, list_file: Path) -> Iterator[None]:
-    """Return a context in which hosts have the limited processors that they emulate."""
+    """Return a context for the timed part of a run.
+
+    The hosts are limited to their emulated processors until the context ends.
+    """
     launch.barrier(mpi)
     if mpi.rank == 0:
         ready_file(list_file).touch()
         wait_until_gone(ready_file(list_file))
     launch.barrier(mpi)
     yield
-    if mpi.rank == 0:  # all other ranks have finished, because trainings and measurements end with a barrier
+    if mpi.rank == 0:  # rank 0 is the last rank, because trainings and measurements end with a barrier
         timed_file(list_file).touch()
 
 
 def wait_until_gone(file: Path):
-    """Wait until a file has been removed; raise SetupError if that takes too long."""
+    """Wait until ``file`` has been removed; raise SetupError after `MAX_START_SECONDS`."""
     deadline = time.monotonic() + MAX_START_SECONDS
     while file.exists():
         if time.monotonic() > deadline:

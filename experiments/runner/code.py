@@ -1,4 +1,7 @@
-"""A digest of the code that makes runs; the digest is part of the name of each run file."""
+"""Computes a digest of the code by which runs are made.
+
+The digest is part of the name of each run file.
+"""
 
 import ast
 import functools
@@ -9,16 +12,16 @@ import coding
 import grsgd
 
 MAKE_NO_RUNS = ("cli",)
-"""Folders of grsgd whose modules do not affect any run."""
+"""Folders of the package grsgd whose modules do not affect the results of any run."""
 LETTERS = 8
-"""Number of letters of the digest in the name of a run."""
+"""Number of letters of the code's digest in the name of a run file."""
 
 
 @functools.cache
 def digest_code() -> str:
-    """Return a digest of the code that makes runs: all modules of grsgd and coding, whether committed or not.
+    """Return a digest of the code by which runs are made: all modules of grsgd and coding as they are on disk.
 
-    Comments and docstrings do not change the digest.
+    Changes of comments and docstrings do not change the digest.
     """
     found = hashlib.sha256()
     for package in (grsgd, coding):
@@ -30,7 +33,7 @@ def digest_code() -> str:
 
 
 def dump_statements(source: bytes) -> str:
-    """Return the statements of a module as text, without docstrings, comments and layout."""
+    """Return the statements of a module as text that does not depend on docstrings, comments and layout."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
         if isinstance(body := getattr(node, "body", None), list):
@@ -39,5 +42,5 @@ def dump_statements(source: bytes) -> str:
 
 
 def is_text(statement: ast.stmt) -> bool:
-    """Return whether a statement is only a string, such as a docstring."""
+    """Return True if ``statement`` consists only of a string, such as a docstring."""
     return isinstance(statement, ast.Expr) and isinstance(getattr(statement.value, "value", None), str)

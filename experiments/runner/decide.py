@@ -1,14 +1,16 @@
-"""Comparisons of samples, and their verdicts on a claim.
+"""Functions that compare samples (values by seed) statistically, and return verdicts on claims.
 
-Each case (comparison under one condition) has two results. One result is the verdict on the direction of the effect.
-The effect has significantly the claimed or the opposite direction, or its 95 % interval lies within the equivalence
-zone, so that there is no difference. The other result concerns the paper's number: the interval contains the number, or
-lies above or below it. For times and bytes, the interval is computed from the logarithm of the ratio.
+A comparison under one condition (`Case`) has two results. The first result of a comparison is the verdict on the
+direction of the effect. The effect may have the claimed or the opposite direction significantly. If the 95 % interval
+of the effect lies within the equivalence zone, there is no difference. The second result of a comparison concerns the
+paper's number, which lies in, above or below the 95 % interval. For times and bytes, the 95 % interval is computed
+from the logarithm of the ratio.
 
-The p values of a finding's evidence are corrected for the number of cases by the procedure of Hochberg (1988, "A
-sharper Bonferroni procedure for multiple tests of significance"). If each case of a finding is significant by itself,
-all cases remain significant. Therefore, the correction does not change "supported in all cases". The correction matters
-for a single significant case among others that are not significant.
+The p values of all comparisons that are evidence for one claim are corrected for their number. The p values are
+corrected by the procedure of Hochberg (1988, "A sharper Bonferroni procedure for multiple tests of significance"). If
+every comparison of a claim is significant by itself, all of them remain significant after the correction. The
+correction therefore does not change the verdict "supported in all cases". The correction matters for a single
+significant comparison among many that are not significant.
 """
 
 import math
@@ -37,21 +39,21 @@ from experiments.runner.run_spec import MEASURED, SIMULATED, TIMING_ONLY
 from experiments.runner.sample import Sample
 
 ZONE_PERCENT = 5.0
-"""Per cent of time or bytes within which two algorithms count as alike: a smaller gain justifies no other algorithm."""
+"""Difference in time or bytes, in per cent, up to which two algorithms count as alike."""
 ZONES_PERCENT = {MEASURED: 10.0}
-"""Values in per cent that replace `ZONE_PERCENT`, by the source of the times.
+"""Per cent that replace `ZONE_PERCENT`, by the source of the compared times.
 
-Most runs that were repeated on the testbed differed by up to 10 %, regardless of the number of seeds.
+Most measured runs that were repeated on the testbed differed by up to 10 %, however many seeds they had.
 """
 ZONE_POINTS = 1.0
-"""Percentage points of accuracy within which two algorithms count as alike, as for the claim "no worse"."""
+"""Difference in accuracy, in percentage points, up to which two algorithms count as alike."""
 
 NUMBER_DECIMALS = 6
-"""Decimals that count in comparisons of a limit with the paper's number; further decimals are rounding errors."""
+"""Number of decimals that count when a limit is compared with the paper's number; others are rounding errors."""
 CALIBRATIONS_OF = {SIMULATED: CALIBRATIONS, TIMING_ONLY: CALIBRATIONS}
-"""Number of calibrations from which the times of a case's runs are simulated, by the source of the times."""
+"""Number of calibrations from which the times of compared runs are simulated, by the source of the times."""
 
-# ---- two samples
+# ---- functions that compare two samples
 
 
 def less(
@@ -66,12 +68,12 @@ def less(
     kind: str = EVIDENCE,
     pairs: bool = False,
 ) -> Case:
-    """Return the comparison that tests whether ``ours`` is less than ``theirs``.
+    """Return the comparison that tests whether ``ours`` is less than ``theirs``, in per cent.
 
-    The estimate is the saving in per cent, computed from the mean logarithm of the ratio of both samples. number: the
-    paper's saving, in per cent. zone: the saving within which both samples count as alike; None takes the zone for the
-    source of times. pairs: whether runs with the same seed share their random numbers. Raises ValueError for negative
-    values.
+    The estimate is the saving in per cent, computed from the mean logarithm of the ratio of ``theirs`` to ``ours``.
+    number: the paper's saving, in per cent. zone: the saving up to which the two samples count as alike; None takes
+    the zone of the source of times. pairs: True if runs with the same seed share their random numbers. Raises
+    ValueError if a value is negative.
     """
     zone = ZONES_PERCENT.get(source, ZONE_PERCENT) if zone is None else zone
     blank = _blank(condition, baseline, unit, source, kind, DIFFERENCE, _more_than(zone, unit), zone, number, pairs)
@@ -91,11 +93,12 @@ def more(
     kind: str = EVIDENCE,
     pairs: bool = False,
 ) -> Case:
-    """Return the comparison that tests whether ``ours`` is more than ``theirs``.
+    """Return the comparison that tests whether ``ours`` is more than ``theirs``, by the difference.
 
-    The estimate is the mean difference in ``unit``. With the unit "points", the samples' values are per cent. number:
-    the paper's difference. zone: the difference within which both samples count as alike; None takes 1 for points, and
-    0 for any other unit. pairs: whether runs with the same seed share their random numbers.
+    The estimate is the mean of ``ours`` minus the mean of ``theirs``, in ``unit``. With the unit "points", the values
+    of the samples are per cent. number: the paper's difference. zone: the difference up to which the two samples count
+    as alike; None takes 1 for points, and 0 for any other unit. pairs: True if runs with the same seed share their
+    random numbers.
     """
     zone = (ZONE_POINTS if unit == "points" else 0.0) if zone is None else zone
     blank = _blank(condition, baseline, unit, source, kind, DIFFERENCE, _more_than(zone, unit), zone, number, pairs)
@@ -116,15 +119,15 @@ def no_worse(
 ) -> Case:
     """Return the comparison that tests whether ``ours`` is less than ``theirs`` by at most ``margin``.
 
-    Greater values are better. The claim is supported if the interval of ours minus theirs lies above -margin, and
-    refuted if the interval lies below -margin.
+    Greater values of a sample are better. The claim is supported if the 95 % interval of ``ours`` minus ``theirs``
+    lies above -margin, and refuted if the interval lies below -margin.
     """
     criterion = f"at most {_amount(margin, unit)} worse"
     blank = _named(_blank(condition, baseline, unit, source, kind, EQUIVALENCE, criterion, pairs=pairs), ours, theirs)
     return _against_threshold(blank, _effect(ours, theirs, blank), -margin)
 
 
-# ---- one sample
+# ---- functions that compare one sample with a threshold
 
 
 def at_least(
@@ -159,7 +162,7 @@ def at_most(
     return replace(case, verdict={SUPPORTED: REFUTED, REFUTED: SUPPORTED}.get(case.verdict, INCONCLUSIVE))
 
 
-# ---- without statistics
+# ---- facts without statistics
 
 
 def fact(
@@ -172,21 +175,22 @@ def fact(
     source: str = "",
     rests_on: Sample | None = None,
 ) -> Case:
-    """Return the case (result for a claim) on a fact without chance, such as counted bytes or the place of a minimum.
+    """Return the result (case) for a claim on a fact that involves no chance, such as counted bytes.
 
-    holds: whether the fact is true; None if that is unknown. rests_on: the times from which the fact follows, if any.
+    holds: True if the fact is true, False if it is not, and None if that is unknown. rests_on: the times from which
+    the fact follows, if any.
     """
     verdict = INCONCLUSIVE if holds is None else SUPPORTED if holds else REFUTED
     return _named(Case(condition, baseline, verdict, estimate, None, None, unit, 0, source, kind), rests_on)
 
 
-# ---- several cases
+# ---- functions on several comparisons
 
 
 def corrected(cases: Sequence[Case]) -> list[Case]:
-    """Return the cases (comparisons) of a finding, with p values corrected for the number of cases that are evidence.
+    """Return the comparisons (cases) of a claim, with verdicts corrected for the number that are evidence.
 
-    A case that is not significant after the correction becomes inconclusive.
+    A comparison whose p value is not significant after the correction becomes inconclusive.
     """
     tested = [(case.p, index) for index, case in enumerate(cases) if case.kind == EVIDENCE and case.p is not None]
     least, found = 1.0, list(cases)
@@ -197,7 +201,7 @@ def corrected(cases: Sequence[Case]) -> list[Case]:
     return found
 
 
-# ---- the tests
+# ---- functions that make the tests
 
 
 def _blank(
@@ -212,7 +216,7 @@ def _blank(
     number: float | None = None,
     pairs: bool = False,
 ) -> Case:
-    """Return a case (comparison) that has no result yet."""
+    """Return a comparison (case) without estimate and verdict, which functions of this module add."""
     return Case(
         condition,
         baseline,
@@ -233,7 +237,7 @@ def _blank(
 
 
 def _named(case: Case, ours: Sample | None = None, theirs: Sample | None = None) -> Case:
-    """Return the case (comparison) with the labels of the algorithms whose runs were compared."""
+    """Return a comparison (case) to which the labels of the compared algorithms are added."""
     ours, theirs = (", ".join(sorted(side.algorithms)) if side else "" for side in (ours, theirs))
     return replace(case, ours=ours, theirs=theirs)
 
@@ -247,12 +251,12 @@ def _amount(value: float, unit: str) -> str:
 
 
 def _effect(minuend: Sample, subtrahend: Sample, case: Case) -> Effect:
-    """Return the difference of two samples, paired or unpaired as the case states."""
+    """Return the difference of two samples as an `Effect`, paired or unpaired as ``case`` states."""
     return (paired if case.pairs else unpaired)(minuend, subtrahend, CALIBRATIONS_OF.get(case.source, 1))
 
 
 def _weighed(case: Case, reference: float = 0.0) -> Case:
-    """Return an undecided case, with a note on the reason if its interval, or its bound, excludes ``reference``."""
+    """Return an inconclusive comparison, with a note if its interval or its bound excludes ``reference``."""
     if case.bound and case.p is not None and case.p < SIGNIFICANCE and not _side(case, reference):
         return _noted(case, "trainings that missed their target leave only a bound, on the side that decides nothing")
     above, below = case.low is not None and case.low > reference, case.high is not None and case.high < reference
@@ -262,9 +266,9 @@ def _weighed(case: Case, reference: float = 0.0) -> Case:
 
 
 def _estimated(blank: Case, effect: Effect, reference: float, shown: Callable[[float], float]) -> Case:
-    """Return the case (comparison) with its estimate, interval and p value.
+    """Return a comparison (case) to which estimate, interval and p value are added.
 
-    shown: increasing function from a difference to the effect in the case's unit.
+    shown: increasing function that converts a difference into the effect in the unit of the comparison.
     """
     case = replace(blank, seeds=effect.seeds, note=effect.note)
     if effect.bound == BOTH_WAYS:
@@ -278,7 +282,7 @@ def _estimated(blank: Case, effect: Effect, reference: float, shown: Callable[[f
 
 
 def _side(case: Case, reference: float = 0.0) -> int:
-    """Return 1 if the effect is significantly greater than the reference, -1 if it is less, else 0."""
+    """Return 1 if the effect is significantly greater than ``reference``, -1 if it is less, and 0 if neither."""
     if case.p is None or case.p >= SIGNIFICANCE:
         return 0
     if case.estimate > reference:
@@ -287,9 +291,9 @@ def _side(case: Case, reference: float = 0.0) -> int:
 
 
 def _compared(blank: Case, effect: Effect, shown: Callable[[float], float], zone: float) -> Case:
-    """Return the case (comparison), with the verdicts on whether there is an effect, and on the paper's number.
+    """Return a comparison (case) to which the verdict on the effect and the position of the paper's number are added.
 
-    zone: the equivalence zone, on the scale of the effect (a logarithm for times and bytes).
+    zone: the greatest effect that counts as none, in the unit of ``effect`` (a logarithm for times and bytes).
     """
     case = _estimated(blank, effect, 0.0, shown)
     case = replace(case, on_number=_on_number(case), seeds_needed=seeds_to_decide(effect, zone))
@@ -304,13 +308,13 @@ def _compared(blank: Case, effect: Effect, shown: Callable[[float], float], zone
 
 
 def against_number(case: Case, number: float) -> Case:
-    """Return the case (comparison) with the position of its interval relative to a number of the paper."""
+    """Return a comparison (case) with the position of its interval relative to ``number``, a number of the paper."""
     numbered = replace(case, number=number)
     return replace(numbered, on_number=_on_number(numbered))
 
 
 def _on_number(case: Case) -> str:
-    """Return the position of the case's interval relative to the paper's number; "" if the position is unknown."""
+    """Return the position of the comparison's interval relative to the paper's number; "" if it is unknown."""
     if case.number is None or case.p is None:
         return ""
     if case.low is not None and round(case.low - case.number, NUMBER_DECIMALS) > 0:
@@ -321,7 +325,7 @@ def _on_number(case: Case) -> str:
 
 
 def _against_threshold(blank: Case, effect: Effect, threshold: float) -> Case:
-    """Return the case with its verdict on whether the effect is at least ``threshold``, which it may equal exactly."""
+    """Return a comparison (case) with the verdict on whether the effect is at least ``threshold``."""
     case = _estimated(blank, effect, threshold, float)
     if case.low == case.high == threshold:
         return replace(case, verdict=SUPPORTED, p=0.0)
@@ -343,5 +347,5 @@ def _log(value: float) -> float:
 
 
 def _saving(log_ratio: float) -> float:
-    """Return the saving in per cent from ``log_ratio``, the logarithm of the ratio of theirs to ours."""
+    """Return the saving in per cent, given the logarithm of the ratio of the compared value to our value."""
     return 100 * (1 - math.exp(-log_ratio))

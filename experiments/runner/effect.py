@@ -1,18 +1,21 @@
-"""Effects: the difference of two samples, paired or unpaired, with its 95 % interval.
+"""Effects: mean differences of two samples (values by seed), paired or unpaired, with their 95 % intervals.
 
-The interval is Student's t interval, with Welch's approximation for unpaired samples. If the distribution of one sample
-is skewed, the interval misses the true mean more often than stated, and few seeds do not reveal the skewness. With five
-seeds and a skewness of 2, the interval lies on one side of the true mean in 12 % of experiments. Therefore, the test is
-stricter than the interval (`level`). The level of the test is 0.9 % for up to ten seeds, and 0.09 % more for each
-further seed. With these levels, the test errs in at most 5 % of cases in each direction. This bound holds with one look
-at the data or two, and for deviations with a skewness of up to 2.
+The 95 % interval of an effect is Student's t interval, with Welch's approximation for unpaired samples. If the
+distribution of a sample is skewed, its 95 % interval misses the true mean more often than in 5 % of experiments. A
+sample of few seeds does not reveal that its distribution is skewed. With five seeds and a skewness of 2, the whole
+interval lies on one side of the true mean in 12 % of experiments. The significance test of an effect is therefore
+stricter than the 95 % interval (`level`). The level of the t test is 0.9 % for up to ten seeds, and 0.09 % more for
+each seed beyond ten. With a level of 0.9 % for ten seeds, the test declares a wrong effect in at most 5 % of
+experiments in each direction. The bound of 5 % holds if the data are tested once or twice, and for a skewness of up to
+2.
 
 Simulated times are computed from a few calibrations, and seeds that use the same calibration are not independent. The
-variance between calibrations, as far as it exceeds the variance between seeds, is added to the variance of the mean.
-This added variance has one degree of freedom less than the number of calibrations.
+variance between calibrations, as far as it exceeds the variance between seeds, is added to the variance of the
+effect's mean. The added variance between calibrations has one degree of freedom less than there are calibrations.
 
-A training that ended before its target accuracy needs more time than it took. A training that had reached its target
-at its first snapshot may have needed less time. Differences of such times are bounds of the effect.
+A training that ended before it reached its target accuracy would need more time than it took. A training that had
+reached its target at its first snapshot may have needed less time. Differences of times that are not known exactly are
+bounds of the effect.
 """
 
 import math
@@ -27,26 +30,29 @@ from experiments.runner.outcome import AT_LEAST, AT_MOST
 from experiments.runner.sample import Sample
 
 SIGNIFICANCE = 0.05
-"""Level of significance of all tests, two-sided."""
+"""Two-sided level of significance of all tests."""
 LEVEL_PER_SEED = 0.0009
-"""Level of the stricter t test, per seed of a comparison; a comparison of fewer than ten seeds counts as one of ten."""
+"""Level of the stricter t test, per seed of a comparison.
+
+A comparison of fewer than ten seeds is tested at the level for ten seeds.
+"""
 FEWEST_SEEDS, MAX_SEEDS, POWER = 5, 1000, 0.8
-"""Least and greatest number of planned seeds, and the probability with which the planned seeds should decide."""
+"""Least and greatest number of planned seeds, and probability with which planned seeds should decide a claim."""
 DECIMALS = 10
-"""Number of decimals of a difference that count; further decimals are rounding errors."""
+"""Number of decimals that count in a difference; further decimals are rounding errors."""
 BOTH_WAYS = "at least and at most"
-"""Bound of an effect if some differences are lower bounds, and other differences are upper bounds."""
+"""Value of an effect's ``bound`` if some differences are lower bounds and other differences are upper bounds."""
 
 
 @dataclass(frozen=True)
 class Effect:
-    """A mean difference of two samples.
+    """The effect in a comparison: the mean difference of two samples (values by seed).
 
     mean: the mean difference; None if it is unknown. error: standard error of ``mean``; None if there are too few
-    values for an interval. freedom: degrees of freedom of ``error``. seeds: number of pairs, or of seeds of the sample
-    that has fewer. bound: ``AT_LEAST`` or ``AT_MOST`` if ``mean`` is a bound, ``BOTH_WAYS`` if nothing is known. note:
-    text about the values that are left out. spread: least and greatest mean over the calibrations, if there are several
-    calibrations.
+    values for an interval. freedom: degrees of freedom of ``error``. seeds: number of pairs, or number of seeds of the
+    smaller sample. bound: ``AT_LEAST`` or ``AT_MOST`` if ``mean`` is a bound, ``BOTH_WAYS`` if nothing is known, "" if
+    ``mean`` is exact. note: text about the values that are left out. spread: least and greatest mean over the
+    calibrations; None if there is only one.
     """
 
     mean: float | None
@@ -58,9 +64,10 @@ class Effect:
     spread: tuple[float, float] | None = None
 
     def interval(self) -> tuple[float | None, float | None]:
-        """Return the lower and the upper limit of the 95 % interval; a limit that does not exist is None.
+        """Return the lower and the upper limit of the 95 % interval.
 
-        If all values are equal, both limits are the mean.
+        A limit of the interval is None if the effect has no limit in this direction. If all values of the sample are
+        equal, both limits of the interval are the mean.
         """
         if self.error is None:
             return None, None
@@ -69,7 +76,10 @@ class Effect:
         return None if self.bound == AT_MOST else low, None if self.bound == AT_LEAST else high
 
     def p(self, reference: float = 0.0) -> float | None:
-        """Return the two-sided p value of ``reference``, scaled to be < 0.05 if the unscaled p value is < `level`."""
+        """Return the two-sided p value of the hypothesis that the mean is ``reference``.
+
+        The p value is scaled so that it is below 0.05 if the unscaled p value is below `level`.
+        """
         if self.error is None:
             return None
         if not self.error:
@@ -79,12 +89,15 @@ class Effect:
 
 
 def level(seeds: int) -> float:
-    """Return the two-sided level of the t test that errs in at most 5 % per side if one sample has a skewness of 2."""
+    """Return the two-sided level of the t test.
+
+    At the returned level, the test errs in at most 5 % of experiments per side if one sample has a skewness of 2.
+    """
     return min(SIGNIFICANCE, LEVEL_PER_SEED * max(10, seeds))
 
 
 def paired(minuend: Sample, subtrahend: Sample, calibrations: int = 1) -> Effect:
-    """Return the mean difference of runs with the same seed.
+    """Return the mean difference between runs with the same seed as an effect.
 
     A pair is left out if a value is unknown. A pair is left out, too, if both values are lower bounds or both are upper
     bounds, because their difference is then unknown.
@@ -104,7 +117,7 @@ def paired(minuend: Sample, subtrahend: Sample, calibrations: int = 1) -> Effect
 
 
 def unpaired(minuend: Sample, subtrahend: Sample, calibrations: int = 1) -> Effect:
-    """Return the difference of the means of samples whose runs have no random numbers in common.
+    """Return the difference of the means of two samples as an effect, if their runs share no random numbers.
 
     calibrations: number of calibrations; a run with seed i used the calibration with the number i mod calibrations.
     """
@@ -116,16 +129,16 @@ def unpaired(minuend: Sample, subtrahend: Sample, calibrations: int = 1) -> Effe
 
 
 def of_one(sample: Sample, calibrations: int = 1) -> Effect:
-    """Return the mean of one sample as an effect."""
+    """Return the mean of one sample (values by seed) as an effect."""
     return paired(sample, Sample(dict.fromkeys(sample.values, 0.0)), calibrations)
 
 
 def seeds_to_decide(effect: Effect, zone: float) -> int | None:
-    """Return the number of seeds that decide with the probability ``POWER``, given mean and spread of the effect.
+    """Return the number of seeds that decide a claim with probability ``POWER``, given the effect's mean and spread.
 
-    If the mean lies outside the zone, the effect must be distinguished from 0. If the mean lies inside the zone, the
-    whole interval must lie in the zone. Returns None if more than ``MAX_SEEDS`` seeds are needed, or if more seeds
-    would not help.
+    If the mean lies outside the equivalence zone, enough seeds are needed to distinguish the effect from 0. If the
+    mean lies inside the equivalence zone, enough seeds are needed for the whole 95 % interval to lie in the zone.
+    Returns None if more than ``MAX_SEEDS`` seeds are needed, or if more seeds would not decide the claim.
     """
     if not effect.error or effect.bound:
         return None
@@ -136,10 +149,12 @@ def seeds_to_decide(effect: Effect, zone: float) -> int | None:
 
 
 def _power(seeds: int, sides: float, away: float, spread: float, zone: float) -> float:
-    """Return the probability that ``seeds`` seeds decide, if the deviations from the mean are normally distributed.
+    """Return the probability that ``seeds`` seeds decide a claim.
 
-    sides: number of independent samples that vary. The distribution of the t statistic is approximated by a normal
-    distribution (Johnson and Welch 1940).
+    The deviations from the mean are assumed to be normally distributed.
+
+    sides: number of samples that vary independently (1 for pairs, up to 2). The distribution of the t statistic is
+    approximated by a normal distribution (Johnson and Welch 1940).
     """
     freedom, error = sides * (seeds - 1), spread / math.sqrt(seeds)
     if away <= zone:
@@ -150,20 +165,20 @@ def _power(seeds: int, sides: float, away: float, spread: float, zone: float) ->
     return float(special.ndtr(min(deviate, (away - zone) / error)))
 
 
-# ---- the parts of an effect
+# ---- functions that compute an effect and its standard error
 
 
 def _untransformed(transformed: float, skewness: float | np.ndarray) -> np.ndarray:
-    """Return the t statistic from its value ``transformed`` under Hall's transformation."""
+    """Return the t statistic whose value under Hall's transformation for skewed samples is ``transformed``."""
     is_none = np.abs(skewness) < 1e-6
     skewness = np.where(is_none, 1, skewness)
     return np.where(is_none, transformed, 3 / skewness * (np.cbrt(1 + skewness * (transformed - skewness / 6)) - 1))
 
 
 class _Side:
-    """One of the samples of an effect, or its paired differences, by seed, and its contribution to the mean difference.
+    """One of the two samples of an effect, or the paired differences, by seed.
 
-    sign: 1, or -1 for the subtracted sample.
+    sign: 1, or -1 for the sample that is subtracted.
     """
 
     def __init__(self, by_seed: Mapping[int, float], sign: int = 1):
@@ -175,7 +190,7 @@ class _Side:
         return float(self.values[0] if self.constant else np.mean(self.values))
 
     def variance(self) -> float:
-        """Return the variance of the mean of the values."""
+        """Return the variance of the mean of the sample's values."""
         return 0.0 if self.constant else float(np.var(self.values, ddof=1)) / self.seeds
 
     def by_calibration(self, calibrations: int) -> list[np.ndarray]:
@@ -183,7 +198,7 @@ class _Side:
 
 
 def _effect(sides: Sequence[_Side], bounds: Iterable[str], note: str, calibrations: int) -> Effect:
-    """Return the effect from one sample of paired differences, or from two unpaired samples."""
+    """Return the effect from one sample of paired differences, or from two samples that are not paired."""
     seeds, kinds = min(side.seeds for side in sides), sorted(bounds)
     bound = BOTH_WAYS if len(kinds) == 2 else "".join(kinds)
     if not seeds or bound == BOTH_WAYS:
@@ -206,9 +221,9 @@ def _effect(sides: Sequence[_Side], bounds: Iterable[str], note: str, calibratio
 
 
 def _between_calibrations(sides: Sequence[_Side], calibrations: int) -> tuple[float, tuple[float, float] | None]:
-    """Return the variance of the mean due to calibrations, and the range of the calibrations' means.
+    """Return the part of the mean's variance that calibrations cause, and the least and greatest mean of a calibration.
 
-    The variance is the excess over the variance due to seeds.
+    The part that calibrations cause is the excess over the variance that seeds cause.
     """
     if not all(np.isfinite(side.values).all() for side in sides):
         return 0.0, None
@@ -220,7 +235,8 @@ def _between_calibrations(sides: Sequence[_Side], calibrations: int) -> tuple[fl
     spread = float(min(means)), float(max(means))
     degrees = [side.seeds - sum(len(group) > 0 for group in of) for side, of in zip(sides, groups, strict=True)]
     if not all(degrees):
-        return 0.0, spread  # with one seed each, the variance between seeds contains the variance between calibrations
+        # if each calibration has one seed, the variance between seeds contains that between calibrations
+        return 0.0, spread
     within = [
         sum(float(np.sum((group - np.mean(group)) ** 2)) for group in of if len(group)) / free
         for of, free in zip(groups, degrees, strict=True)
@@ -230,7 +246,9 @@ def _between_calibrations(sides: Sequence[_Side], calibrations: int) -> tuple[fl
 
 
 def _bounds(minuend: Sample, subtrahend: Sample, seeds: Iterable[int]) -> set[str]:
-    """Return whether the values of ``seeds`` that are bounds make the difference a lower bound, an upper one, or both.
+    """Return the kinds of bound of the difference: ``AT_LEAST``, ``AT_MOST``, or both.
+
+    A difference is a bound if values of ``seeds`` in one of the samples are bounds.
     """
     seeds = set(seeds)
     found = {AT_LEAST: minuend.bounds | subtrahend.upper, AT_MOST: minuend.upper | subtrahend.bounds}

@@ -1,4 +1,4 @@
-"""Forecasts of how long the runs of targets (tables or figures of a paper) take, before the runs are made."""
+"""Forecasts of how long the runs of targets (tables or figures of a paper) will take, and which runs exist already."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -23,41 +23,47 @@ SOURCES = {
 }
 
 CALIBRATION_SECONDS, WORK_SECONDS = 60, 3
-"""Approximate seconds of the calibration of a model at one link rate, and of the measurement of an algorithm's work."""
+"""Approximate seconds in which a model is calibrated at one link rate, and in which an algorithm's work is measured.
+
+The work is the part of a step's seconds that exceeds the computation of the gradient.
+"""
 
 
 @dataclass
 class Forecast:
-    """The runs that a target (table or figure) needs and no earlier target needs.
+    """The runs that a target (table or figure) needs, without runs that an earlier target in the list needs.
 
-    sources: numbers of runs by the source of their times. there: number of runs that exist. missing: numbers of missing
-    runs, by kind.
+    sources: numbers of runs by the source of their times (for example simulated or measured). there: number of runs
+    that exist. missing: numbers of missing runs, by kind of run.
     """
 
     sources: Counter[str] = field(default_factory=Counter)
     there: int = 0
     took: float = 0.0
-    """Sum of the seconds that the existing runs took."""
+    """Sum of the seconds that the target's existing runs took."""
     missing: Counter[RunSpec] = field(default_factory=Counter)
     calibrations: set[Measurement] = field(default_factory=set)
-    """Missing calibrations, and missing measurements of algorithms' work."""
+    """Missing measurements: calibrations, and measurements of algorithms' work."""
 
     def hours(self, costs: Costs, workers: int) -> float:
-        """Return the estimated hours for all missing runs and calibrations, with ``workers`` simulations at once."""
+        """Return the estimated hours for all missing runs and measurements, with ``workers`` simulations at a time."""
         calibrating = sum(WORK_SECONDS if one.work else CALIBRATION_SECONDS for one in self.calibrations)
         return hours_of(self.missing, workers, costs) + calibrating / 3600
 
 
 def forecast_targets(plans: Iterable[Plan], costs: Costs) -> dict[str, Forecast]:
-    """Return the forecast of each target; the durations of the existing runs improve the estimates in ``costs``."""
+    """Return the forecast of each target (table or figure).
+
+    The durations of existing runs are added to ``costs`` and improve the estimates.
+    """
     return {target: forecast for plan in plans for target, forecast in forecast_plan(plan, costs).items()}
 
 
 def forecast_plan(plan: Plan, costs: Costs) -> dict[str, Forecast]:
-    """Return the forecast of each target of a plan.
+    """Return the forecast of each target (table or figure) of a plan.
 
-    If a learning rate is not known yet, the runs are counted with a rate of the grid. The trials are then counted
-    without the two ends of the grid.
+    If the learning rate of a run is not known yet, a rate of the grid replaces it in the forecast. The trainings that
+    tune an unknown learning rate are counted without the two ends of the grid.
     """
     found, seen, calibrations = {}, set(), set()
     for target, specs in plan.planned_runs().items():
@@ -79,13 +85,16 @@ def forecast_plan(plan: Plan, costs: Costs) -> dict[str, Forecast]:
 
 
 def identity(spec: RunSpec) -> str:
-    """Return a text that is the same for equal runs, even if their specifications are written differently."""
+    """Return a text that is equal for equal runs, even if their specifications are written differently."""
     where = "" if spec.source == UNIT_STEPS else f"{spec.link} {spec.slow_hosts} {spec.compute} {spec.place}"
     return spec.name(where)
 
 
 def format_table(found: dict[str, Forecast], costs: Costs, workers: int) -> str:
-    """Return the forecasts as a table and a line with their sum. workers: number of simulations at once."""
+    """Return the forecasts as a table, with a line for their sum.
+
+    workers: number of simulations at a time.
+    """
     rows = []
     for target, forecast in found.items():
         numbers = [forecast.sources[source] for source in SOURCES]
@@ -97,7 +106,7 @@ def format_table(found: dict[str, Forecast], costs: Costs, workers: int) -> str:
 
 
 def sum_up(found: Iterable[Forecast], costs: Costs, workers: int) -> str:
-    """Return the sum of forecasts as one line."""
+    """Return the sum of several forecasts as one line of text."""
     whole = Forecast()
     for forecast in found:
         whole.missing += forecast.missing
@@ -118,13 +127,16 @@ def sum_up(found: Iterable[Forecast], costs: Costs, workers: int) -> str:
 
 
 def downloads(missing: Iterable[RunSpec]) -> str:
-    """Return a text that says which data sets are fetched before the missing runs; "" if all data exist."""
+    """Return a text with the data sets that are downloaded before the missing runs; "" if all data are on the disk."""
     sets = [f"{name} ({RECIPES[name].megabytes:g} MB, into {folder})" for name, folder in to_fetch(missing)]
     return f"; before them, {' and '.join(sets)} will be fetched" if sets else ""
 
 
 def to_fetch(missing: Iterable[RunSpec]) -> list[tuple[str, str]]:
-    """Return the public data sets that the missing runs need and that are not on the disk, with their folders."""
+    """Return the public data sets that the missing runs need and that are not on the disk yet.
+
+    Each pair has the name of a data set and the folder for its files.
+    """
     wanted = {(data.name, data.dir) for spec in missing if (data := spec.load().data).name in RECIPES}
     return [each for each in sorted(wanted) if not is_there(*each)]
 

@@ -1,4 +1,4 @@
-"""The hosts of measured runs: a testbed, the nodes of a cluster, or this machine without emulated links."""
+"""The hosts on which runs are measured: a testbed, the nodes of a cluster, or this machine without emulated links."""
 
 import os
 import platform
@@ -14,14 +14,17 @@ from grsgd.mpi_environment import find_mpiexec
 from grsgd.testbed.hosts import Testbed, TestbedError, fair_share
 
 LAUNCH = Path(__file__).parents[2] / "slurm" / "launch.sh"
-"""Script that starts ranks on the nodes of an allocation; its arguments are the number of ranks and the command."""
+"""Script that starts ranks on the nodes of a Slurm allocation; arguments: number of ranks, and command."""
 
 
 class Hosts:
-    """Hosts of measured runs; this base class is this machine itself, without a testbed of emulated links.
+    """The hosts on which runs are measured.
 
-    hosts, cpu: number of hosts of a testbed, and cores of each host. why: reason why there is no testbed. place:
-    description of all conditions on which times depend; `describe` fills in the run's ``{links}`` and ``{slow}`` hosts.
+    This base class stands for this machine itself, without a testbed of emulated links.
+
+    hosts, cpu: number of hosts of a testbed, and number of cores of each host. why: reason why the machine has no
+    testbed. place: text with all conditions on which times depend, in which `describe` replaces ``{links}`` and
+    ``{slow}`` by the run's link rate and slow hosts.
     """
 
     emulated = False
@@ -36,23 +39,23 @@ class Hosts:
         )
 
     def describe(self, spec: RunSpec) -> str:
-        """Return a description of all conditions on which the times of the run depend."""
+        """Return a text with all conditions on which the times of the run depend on these hosts."""
         slow = "".join(f", host {host} {factor:g} times slower" for host, factor in spec.slow_hosts)
         return (spec.place or self.place).replace("{links}", spec.link.rate).replace("{slow}", slow)
 
     @contextmanager
     def connected(self, spec: RunSpec) -> Iterator[MpiHost]:
-        """Return a context in which started ranks have the links and processors of the run."""
+        """Return a context in which ranks can be started with the links and processors that the run states."""
         launcher = find_mpiexec()
         yield MpiHost(lambda words: [launcher, *words])
 
     def command(self, spec: RunSpec) -> str:
-        """Return the command by which a user makes the run."""
+        """Return the shell command by which a user can repeat the run on these hosts."""
         return " ".join(["mpiexec -n", str(spec.ranks), "python -m grsgd train", *spec.cli_args()])
 
 
 class Cluster(Hosts):
-    """The nodes of a Slurm allocation, with the launcher that slurm/tables.sbatch has chosen."""
+    """The nodes of a Slurm allocation, on which the script slurm/launch.sh starts ranks."""
 
     calibration_ranks = 4
 
@@ -88,7 +91,7 @@ class EmulatedHosts(Hosts):
 
 
 def find_hosts(count: int, cpu: float) -> Hosts:
-    """Return the best available hosts: nodes of a cluster, a testbed, or this machine."""
+    """Return the best available hosts for measured runs: the nodes of a cluster, a testbed, or this machine."""
     if int(os.environ.get("SLURM_JOB_NUM_NODES", 1)) > 1:
         return Cluster(count, cpu)
     try:
@@ -99,7 +102,7 @@ def find_hosts(count: int, cpu: float) -> Hosts:
 
 
 def describe_machine() -> str:
-    """Return a description of this machine's cores and processor."""
+    """Return the number of cores and the processor's model of this machine, as text."""
     try:
         model = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
     except OSError:

@@ -1,4 +1,4 @@
-"""The runs of an experiment: which runs exist, how long the missing runs take, and how they are made."""
+"""The runs of one experiment: finds the runs that exist, forecasts the missing ones, and makes them."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
@@ -15,11 +15,11 @@ from experiments.runner.store import Store
 from grsgd.runs.run_file import Run
 
 SIMULATING = Hosts(1, 1.0)
-"""This machine, as the hosts of experiments whose runs are all simulated."""
+"""Stands for this machine as the hosts of experiments that only simulate runs."""
 
 
 class Planned(Protocol):
-    """A run as its experiment describes it; ``spec`` returns the specification of the run."""
+    """A run in an experiment's own terms, whose ``spec`` returns the specification for the runner."""
 
     def spec(self) -> RunSpec: ...
 
@@ -28,10 +28,10 @@ P = TypeVar("P", bound=Planned)
 
 
 class KeptRuns:
-    """The runs of an experiment in a folder, by the experiment's own descriptions of them.
+    """The runs of one experiment in a folder, found by the objects with which the experiment describes them.
 
-    workers: number of simulations at once. expect: function from a run and the cores of its host to expected seconds,
-    as for `Costs`. on: the hosts of measured runs. run_timeout, in_order: as for `Maker`.
+    workers: number of simulations at a time. expect: function from a run's specification and the cores of its host to
+    expected `Seconds`, as for `Costs`. on: the hosts of measured runs. run_timeout, in_order: as for `Maker`.
     """
 
     def __init__(
@@ -48,32 +48,35 @@ class KeptRuns:
         self.maker = Maker(self.store, self.costs, workers, run_timeout, in_order=in_order)
 
     def load(self, planned: Iterable[P]) -> dict[P, Run]:
-        """Return the existing runs; their durations improve the estimates for missing runs."""
+        """Return the existing runs among ``planned``; their durations improve the estimates for missing runs."""
         found = {one: run for one in planned if (run := self.store.find(one.spec())) is not None}
         for one, run in found.items():
             self.costs.learn(one.spec(), run)
         return found
 
     def forecast(self, planned: Collection[P], existing: Collection[P]) -> str:
-        """Return a text that says how many of the planned runs exist, and how long the missing runs take."""
+        """Return a text that states the number of existing runs, and the time that the missing runs will take."""
         missing = Counter(kind(one.spec()) for one in planned if one not in existing)
         took = duration(self.hours(missing))
         return f"{len(planned)} runs, of which {len(existing)} exist; the others take about {took}"
 
     def hours(self, counts: Counter[RunSpec]) -> float:
-        """Return the approximate hours for the given numbers of runs of each kind."""
+        """Return the approximate hours for the given numbers of runs, by kind of run."""
         return hours_of(counts, self.maker.side_by_side, self.costs)
 
     def make(self, planned: Iterable[P], what: str = "runs") -> list[str]:
-        """Make the missing runs; return the errors of runs that could not be made.
+        """Make the runs of ``planned`` that do not exist; return the error messages of runs that failed.
 
-        what: words for the progress line. Raises TestbedError.
+        what: name of the runs in the progress line. Raises TestbedError.
         """
         self.maker.make([one.spec() for one in planned], what)
         return list(self.maker.failures)
 
     def make_all(self, planned: Iterable[P], what: str = "runs") -> dict[P, Run]:
-        """Make the missing runs, and return all planned runs. Raises TestbedError, and Unfinished if a run failed."""
+        """Make the runs of ``planned`` that do not exist, and return all runs of ``planned``.
+
+        Raises TestbedError, and Unfinished if a run failed.
+        """
         planned = list(planned)
         if failures := self.make(planned, what):
             raise Unfinished(failures[0] + (f"; {len(failures) - 1} more" if len(failures) > 1 else ""))

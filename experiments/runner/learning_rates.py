@@ -1,8 +1,9 @@
-"""Learning rates: tuned for every algorithm on the same grid, in simulated time, with seeds that no other run uses.
+"""Learning rates, which are tuned for every algorithm on the same grid, in simulated time.
 
-The best rate of a coarse grid is found with one seed. The rates within the grid are tried first. As long as the best
-rate is the lowest or the highest tried rate, a further rate is tried beyond it. If the scale has several tuning seeds,
-rates close to the best rate follow, with all tuning seeds.
+Tuning uses seeds that no other run uses. The best learning rate of a coarse grid is found with one seed. The learning
+rates within the grid are tried before its lowest and highest rate. While the best learning rate is the lowest or the
+highest tried one, a further rate is tried beyond it. If the scale (size of the experiment) has several tuning seeds,
+rates close to the best rate are tried with all of these seeds.
 """
 
 import math
@@ -17,11 +18,11 @@ from grsgd.runs import measures
 from grsgd.runs.run_file import Run
 
 TUNING_SEED = 999
-"""First of the seeds of learning-rate trials, which no reported run uses."""
+"""First of the seeds of trainings that tune learning rates; no reported run uses these seeds."""
 FINER = 1.5
-"""Factor between the finer learning rates, which are tried close to the best rate of the grid."""
+"""Factor between the finely spaced learning rates that are tried close to the best rate of the grid."""
 BEYOND, MAX_BEYOND = 2.5, 3
-"""Factor between the rates beyond the grid, and greatest number of rates below and above the grid."""
+"""Factor between learning rates beyond the grid, and greatest number of such rates below and above the grid."""
 HIGHEST = {"cssgd/dnn": 0.15}
 """Highest allowed learning rate, by folder of configurations.
 
@@ -29,44 +30,52 @@ The rate 0.4 may be the fastest with one seed, but diverges with one seed in ten
 """
 
 Trials = dict[float, list[RunSpec]]
-"""Trials by learning rate; a rate has one run per seed."""
+"""Trials (trainings that tune a learning rate) by learning rate, one per seed."""
 Tuned = tuple[str, int, tuple[str, ...]]
-"""Key of a learning rate: a configuration, the number of ranks of its trials, and the overrides of its trials."""
+"""Key of a tuned learning rate: configuration, number of ranks of the trials, and overrides of the trials."""
 TrialResult = tuple[float, float]
-"""Result of a trial: samples to the target accuracy (infinite if it was not reached), and the best accuracy.
+"""Result of a trial of a learning rate: samples to the target accuracy, and the best accuracy.
 
-A result of several seeds has the geometric mean of the samples, and the mean of the accuracies.
+If the trial missed the target, the samples are infinite. The result of trials with several seeds has the geometric
+mean of the samples, and the mean of the accuracies.
 """
 
 
 class MissingRun(RuntimeError):
-    """An error: a run that is needed for a table or figure could not be made."""
+    """Error: a run that a table or figure needs does not exist."""
 
 
 class LearningRates:
-    """The learning rate of each setting: the rate with which the fewest samples lead to the target accuracy.
+    """Finds the tuned learning rate of each setting, which needs the fewest samples to the target accuracy.
 
-    Trials run on ``tuning_ranks`` ranks, or on one rank for a setting of one rank. If no rate reaches the target, the
-    rate with the highest accuracy is chosen. The next rates to try depend on earlier trials, so trials are named and
-    made in rounds. find: function that returns the run of a specification, or None.
+    Trials of learning rates run on ``tuning_ranks`` ranks, or on one rank if the setting has one rank. If no learning
+    rate reaches the target, the rate with the highest accuracy is chosen. The learning rates to try next depend on
+    earlier trials, so trials are listed and made in rounds. find: function that returns the run of a specification, or
+    None if the run does not exist.
     """
 
     def __init__(self, conditions: Conditions, find: Callable[[RunSpec], Run | None]):
         self.conditions, self.find = conditions, find
 
     def missing(self, settings: Iterable[Setting]) -> list[RunSpec]:
-        """Return the missing learning-rate trials of these settings; later trials depend on their results."""
+        """Return the missing trials that tune the learning rates of ``settings``.
+
+        Further trials follow from the results of the returned trials.
+        """
         return [spec for spec in self.list_trials(settings) if self.find(spec) is None]
 
     def list_trials(self, settings: Iterable[Setting]) -> list[RunSpec]:
-        """Return the learning-rate trials of these settings, existing or not, that earlier trials determine."""
+        """Return the trials that tune the learning rates of ``settings``, as far as earlier trials determine them.
+
+        The returned trials include trials that exist.
+        """
         trials = (self.trials(tuned) for tuned in self.list_tuned(settings))
         return list({spec: None for by_rate in trials for specs in by_rate.values() for spec in specs})
 
     def planned_trials(self, settings: Iterable[Setting]) -> list[RunSpec]:
-        """Return the learning-rate trials that these settings are expected to need.
+        """Return the trials that the tuning of the learning rates of ``settings`` will probably need.
 
-        If the best rate of the grid is not known yet, it is assumed to lie within the grid.
+        If the best learning rate of the grid is not known yet, it is assumed to lie within the grid.
         """
         found = dict.fromkeys(self.list_trials(settings))
         for tuned in self.list_tuned(settings):
@@ -77,14 +86,17 @@ class LearningRates:
         return list(found)
 
     def guess_rate(self, setting: Setting) -> float:
-        """Return the learning rate of a setting, or a rate of the grid if trials of the setting are missing."""
+        """Return the tuned learning rate of a setting, or a rate of the grid if the tuning is not complete."""
         try:
             return self.rate(setting)
         except MissingRun:
             return self.conditions.scale.learning_rates[1]
 
     def list_tuned(self, settings: Iterable[Setting]) -> list[Tuned]:
-        """Return the keys of the learning rates of these settings, each key once; several settings may share a key."""
+        """Return the keys of the learning rates of ``settings``, without repetitions.
+
+        Several settings may share a key, and thus a learning rate.
+        """
         return list(dict.fromkeys(map(self.tuned, settings)))
 
     def tuned(self, setting: Setting) -> Tuned:
@@ -92,13 +104,16 @@ class LearningRates:
         return self.conditions.leader(setting), ranks, setting.tuned_with
 
     def rate(self, setting: Setting) -> float:
-        """Return the learning rate of a setting; raise MissingRun if a trial is missing."""
+        """Return the tuned learning rate of a setting; raise MissingRun if a trial of the tuning is missing."""
         return best(self.results(self.tuned(setting)))
 
-    # ---- the trials
+    # ---- methods that list the trials of learning rates
 
     def trials(self, tuned: Tuned) -> Trials:
-        """Return the trials of a learning rate; fine trials are left out until the best coarse rate is known."""
+        """Return the trials for one key of a learning rate.
+
+        Trials close to the best rate of the grid are left out until the best rate is known.
+        """
         coarse = self.coarse(tuned)
         if not self.is_there(coarse):
             return coarse
@@ -106,7 +121,10 @@ class LearningRates:
         return coarse if self.beyond(tuned, coarse, at) is not None else coarse | self.fine(tuned, at)
 
     def coarse(self, tuned: Tuned) -> Trials:
-        """Return the trials with one seed: rates within the grid, then its two ends, then rates beyond the grid."""
+        """Return the trials with one seed: rates within the grid, the two ends of the grid, and rates beyond the grid.
+
+        The trials of each group are left out until the results of the groups before it are known.
+        """
         grid = self.grid(tuned)
         trials = {rate: [self.trial(tuned, rate, TUNING_SEED)] for rate in grid[1:-1] or grid}
         while self.is_there(trials):
@@ -117,19 +135,22 @@ class LearningRates:
         return trials
 
     def grid(self, tuned: Tuned) -> list[float]:
-        """Return the rates of the grid that are not above the highest allowed rate; its two ends are tried last."""
+        """Return the rates of the grid up to the highest allowed rate, in the order of the grid."""
         return [rate for rate in self.conditions.scale.learning_rates if rate <= self.highest(tuned)]
 
     def highest(self, tuned: Tuned) -> float:
         return HIGHEST.get(tuned[0].rpartition("/")[0], math.inf)
 
     def beyond(self, tuned: Tuned, tried: Mapping[float, object], at: float) -> float | None:
-        """Return the next rate beyond the tried rates; None unless the best rate ``at`` is the lowest or highest."""
+        """Return the next learning rate beyond ``tried``; None unless the best rate ``at`` is the lowest or highest."""
         ladder = RateLadder(self.grid(tuned), BEYOND, MAX_BEYOND, self.highest(tuned))
         return ladder.next_rate(tried, at)
 
     def fine(self, tuned: Tuned, at: float) -> Trials:
-        """Return the trials close to the rate ``at``, with all tuning seeds; none at scales with one tuning seed."""
+        """Return the trials of learning rates close to ``at`` with all tuning seeds.
+
+        The returned dict is empty if the scale (size of the experiment) has one tuning seed.
+        """
         seeds = range(TUNING_SEED, TUNING_SEED + self.conditions.scale.tuning_seeds)
         if len(seeds) == 1:
             return {}
@@ -143,13 +164,16 @@ class LearningRates:
         setting = Setting(config, ranks, SIMULATED, overrides=overrides + fewer + STOPS_AT_TARGET)
         return self.conditions.spec(self.conditions.trajectory(setting), seed, rate)
 
-    # ---- the results of the trials
+    # ---- functions that evaluate the trials of learning rates
 
     def is_there(self, trials: Trials) -> bool:
         return all(self.find(spec) is not None for specs in trials.values() for spec in specs)
 
     def results(self, tuned: Tuned) -> dict[float, TrialResult]:
-        """Return the results by rate, only of the trials that choose the rate: the trials with the most seeds."""
+        """Return the results of the trials that choose the learning rate, by rate.
+
+        The rate is chosen among the rates whose trials have the most seeds.
+        """
         trials = self.trials(tuned)
         most = max(map(len, trials.values()))
         return self.measured({rate: specs for rate, specs in trials.items() if len(specs) == most})
@@ -164,7 +188,7 @@ class LearningRates:
         return math.inf if samples is None else samples, measures.best(run)
 
     def table(self, settings: Iterable[Setting]) -> tuple[str, list[str], list[list[str]]]:
-        """Return the table of trials of these settings: its caption, headers and rows."""
+        """Return the table of the trials that tuned the learning rates of ``settings``: caption, headers and rows."""
         rows = []
         for tuned in self.list_tuned(settings):
             config, ranks, overrides = tuned
@@ -185,13 +209,19 @@ class LearningRates:
 
 
 def together(results: Sequence[TrialResult]) -> TrialResult:
-    """Return the joint result of trials with several seeds; the samples are infinite if one seed misses the target."""
+    """Return the joint result of trials with several seeds.
+
+    The number of samples is infinite if the trial of one seed missed the target.
+    """
     samples, accuracies = zip(*results, strict=True)
     return math.prod(samples) ** (1 / len(samples)), sum(accuracies) / len(accuracies)
 
 
 def best(results: Mapping[float, TrialResult]) -> float:
-    """Return the rate with the fewest samples; if no rate reaches the target, the rate with the best accuracy."""
+    """Return the learning rate with the fewest samples to the target.
+
+    If no rate reached the target, the rate with the best accuracy is returned.
+    """
     return min(results, key=lambda rate: (results[rate][0], -results[rate][1]))
 
 

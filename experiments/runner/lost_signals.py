@@ -1,6 +1,6 @@
-"""Signals whose exceptions Python has dropped.
+"""Repeats the exceptions of signal handlers that Python has dropped.
 
-Python drops an exception that a signal handler raises while the callback of a weak reference runs.
+Python drops the exception of a signal handler that runs during the callback of a weak reference.
 """
 
 import signal
@@ -11,7 +11,7 @@ _seen: list[tuple[int, object]] = []
 
 
 def remember():
-    """Record, from now on, each signal whose handler ends this process with an exception, for `raise_again`."""
+    """Record each signal from now on whose handler ends this process by an exception, for `raise_again`."""
     for number in (signal.SIGINT, *ENDING):
         handler = signal.getsignal(number)
         if callable(handler):
@@ -19,7 +19,10 @@ def remember():
 
 
 def raise_again():
-    """Raise the exception of a recorded signal again; it was dropped if this process has continued after the signal."""
+    """Raise the exception of a recorded signal.
+
+    A process that still runs after a signal which should end it has lost the exception of the signal's handler.
+    """
     if _seen:
         number, handler = _seen[0]
         handler(number, None)

@@ -1,4 +1,4 @@
-"""Makes the missing runs: simulated runs in parallel, measured runs one after the other."""
+"""Makes the missing runs of a command: simulated runs in parallel, and measured runs one after the other."""
 
 import math
 import sys
@@ -25,11 +25,11 @@ from grsgd.units import rate
 
 @dataclass
 class Maker:
-    """Makes runs, and keeps a list of failures and of runs that were left out for lack of time.
+    """Makes runs, and lists the runs that failed, and the runs that were left out for lack of time.
 
-    workers: number of simulations at once. run_timeout: greatest seconds of a measured run. until: value of
-    ``time.monotonic()`` before which each begun run must end, by its estimate. in_order: if true, runs begin in the
-    given order, as in rounds in which each method has one run per round; if false, long runs begin first.
+    workers: number of simulations at a time. run_timeout: greatest number of seconds of a measured run. until: value
+    of ``time.monotonic()`` before which each begun run must end by its estimate. in_order: True if runs begin in the
+    given order, as for rounds in which each method has one run; False if long runs begin before short ones.
     """
 
     store: Store
@@ -43,22 +43,23 @@ class Maker:
 
     @property
     def side_by_side(self) -> int:
-        """Return the number of simulations that run at the same time, on all nodes."""
+        """Return the number of simulations that all nodes together run at a time."""
         return self.workers * self.store.hosts.nodes
 
     def make(self, specs: Iterable[RunSpec], what: str):
-        """Make the missing runs, all runs of one calibration before the next calibration is made.
+        """Make the missing runs of ``specs``.
 
-        Thus, the calibrations are made at different times.
+        All runs that use one calibration are made before the next calibration is made. Calibrations are made between
+        runs, so that they are made at different times.
 
-        what: words for the progress line.
+        what: name of the runs in the progress line.
         """
         specs = list(specs)
         for number in range(CALIBRATIONS):
             self._make([spec for spec in specs if find_turn(spec) == number], what)
 
     def _make(self, specs: list[RunSpec], what: str):
-        """Make the missing runs of ``specs``, whose simulated times all use the same calibration."""
+        """Make the missing runs of ``specs``, whose simulated times all use the calibration with one number."""
         lost_signals.raise_again()
         if time.monotonic() < self.until:
             self.failures |= dict.fromkeys(calibrate(specs, self.store))
@@ -67,7 +68,8 @@ class Maker:
         elif missing := list_uncalibrated(specs, self.store):
             self.left |= dict.fromkeys(missing)
             specs = [spec for spec in specs if spec not in self.left]
-        specs = list({self.store.path(spec): spec for spec in specs}.values())  # two specifications may have one file
+        # equal runs with different specifications share a file
+        specs = list({self.store.path(spec): spec for spec in specs}.values())
         missing = [spec for spec in specs if self.store.find(spec) is None]
         if not self.in_order:
             missing.sort(key=self.costs.seconds, reverse=True)
@@ -77,7 +79,7 @@ class Maker:
 
     def _simulate(self, specs: list[RunSpec], progress: Progress):
         begun = []
-        with suppress(BrokenProcessPool):  # a killed process of the pool is reported below
+        with suppress(BrokenProcessPool):  # read_failure() reports a killed process of the pool
             in_time = progress.begin(self._in_time(specs, begun))
             spread = make_on_nodes if self.store.hosts.nodes > 1 else make_in_parallel
             for spec in spread(simulate, in_time, self.store, self.workers):
@@ -85,7 +87,8 @@ class Maker:
         self.failures |= {read_failure(self.store, spec): None for spec in begun if self.store.find(spec) is None}
 
     def _train(self, specs: list[RunSpec], progress: Progress):
-        if self.store.emulated and not self.store.hosts.emulated:  # runs from a testbed exist, but here is no testbed
+        # the store has runs from a testbed, but this machine cannot make a testbed
+        if self.store.emulated and not self.store.hosts.emulated:
             self.failures |= {f"{spec.words()}: there is no testbed: {self.store.hosts.why}": None for spec in specs}
             return
         by_testbed: dict = {}
@@ -101,7 +104,10 @@ class Maker:
                             self._made(spec, progress)
 
     def _in_time(self, specs: list[RunSpec], begun: list, one_after_the_other: bool = False) -> Iterator[RunSpec]:
-        """Yield the runs expected to end before ``until``, and append them to ``begun``; put others into ``left``."""
+        """Yield the runs that will probably end before ``until``, and append them to ``begun``.
+
+        All runs that will probably end after ``until`` are put into ``left``.
+        """
         ahead = 0.0
         for spec in specs:
             seconds = self.costs.seconds(spec)
@@ -120,7 +126,7 @@ class Maker:
 
 
 def list_uncalibrated(specs: Iterable[RunSpec], store: Store) -> list[RunSpec]:
-    """Return the simulations whose calibration is missing."""
+    """Return the simulated runs among ``specs`` whose calibration or other measurements are missing."""
     return [spec for spec in specs if store.networks.missing(spec)]
 
 
@@ -130,9 +136,9 @@ def find_turn(spec: RunSpec) -> int:
 
 
 def calibrate(specs: list[RunSpec], store: Store) -> list[str]:
-    """Measure links, processors and the work of algorithms for the simulations, unless earlier measurements exist.
+    """Measure links, processors and the work of algorithms for simulated runs, as far as measurements are missing.
 
-    Return the reasons why measurements are missing, each reason once.
+    Returns the reasons why measurements could not be made, without repetitions.
     """
     networks, allowed, failures = store.networks, [], {}
     for spec in list_uncalibrated(specs, store):
@@ -154,8 +160,11 @@ def calibrate(specs: list[RunSpec], store: Store) -> list[str]:
 
 
 def _calibrate_links(left: list[RunSpec], store: Store):
-    """Make the missing measurements for runs with links of one rate. Raises Unfinished if a measurement fails twice."""
-    if not left:  # for example if only the work of algorithms was missing, and was measured with links of another rate
+    """Make the missing measurements for simulated runs whose links all have one rate.
+
+    Raises Unfinished if a measurement fails twice.
+    """
+    if not left:  # the work of an algorithm may already have been measured with links of another rate
         return
     networks = store.networks
     with store.hosts.connected(networks.measured(left[0])) as mpi_host:
@@ -173,7 +182,7 @@ def say(line: str):
 
 
 def simulate(spec: RunSpec, store: Store):
-    """Simulate a run in a separate process; write an error to a file next to the path of the run."""
+    """Simulate a run in a process of the pool; write the message of an error to a file next to the run's path."""
     data.keep_loaded()
     error_file = store.path(spec).with_suffix(".error")
     error_file.unlink(missing_ok=True)
@@ -184,7 +193,7 @@ def simulate(spec: RunSpec, store: Store):
 
 
 def read_failure(store: Store, spec: RunSpec) -> str:
-    """Return a text that says why a simulation has left no run file."""
+    """Return a text with the reason why a simulation has left no run file."""
     error_file = store.path(spec).with_suffix(".error")
     why = error_file.read_text() if error_file.exists() else "its process was killed; is there enough memory?"
     return f"{error_file.stem}: {why}"

@@ -1,7 +1,8 @@
-"""Needs: the trainings, steps, and times to the target accuracy from which tables and figures are made.
+"""Needs: descriptions of the runs that tables and figures need, and of the results computed from these runs.
 
-A need names its runs before they are made (``specs``), and computes a result from them afterwards (``result``).
-``rate_of`` is a function that returns the learning rate of a setting. ``runs_of`` returns the runs of specifications.
+A need lists its runs before they are made (``specs``), and computes a result from the finished runs (``result``).
+``rate_of`` is a function that returns the tuned learning rate of a setting. ``runs_of`` is a function that returns the
+finished runs for a list of specifications.
 """
 
 from collections.abc import Callable
@@ -18,25 +19,25 @@ from grsgd.runs.run_file import Run
 RateOf = Callable[[Setting], float]
 RunsOf = Callable[[list[RunSpec]], list[Run]]
 STOPS_AT_TARGET = ("train.stop_at_target=true",)
-"""Override of trainings that may end at the target accuracy."""
+"""Override by which a training may end as soon as it reaches its target accuracy."""
 
 
 @dataclass(frozen=True)
 class Trainings:
-    """Whole trainings, one per seed; the result is a list of runs.
+    """Need of complete trainings of one setting, one per seed; the result is the list of the runs.
 
-    seeds: number of seeds; None takes the scale's number.
+    seeds: number of seeds; None takes the number of the experiment's scale (size).
     """
 
     setting: Setting
     seeds: int | None = None
 
     def trained(self, conditions: Conditions) -> Setting:
-        """Return the setting of the runs from which the result is computed."""
+        """Return the setting of the runs that are made for this need."""
         return self.setting
 
     def is_tuned(self, conditions: Conditions) -> bool:
-        """Return whether the result depends on the learning rate."""
+        """Return True if the result depends on the learning rate, which must then be tuned."""
         return True
 
     def specs(self, conditions: Conditions, rate_of: RateOf) -> list[RunSpec]:
@@ -52,9 +53,10 @@ class Trainings:
 
 
 class Trajectories(Trainings):
-    """Trainings, one per seed, that take the same steps as the training of ``setting`` (``Conditions.trajectory``).
+    """Need of trainings, one per seed, that take the steps of trainings of ``setting`` (``Conditions.trajectory``).
 
-    The result is a list of runs. The times of these runs mean nothing if the algorithm is synchronous.
+    The result of this need is the list of the runs. The times of runs of this need mean nothing if the algorithm is
+    synchronous.
     """
 
     def trained(self, conditions: Conditions) -> Setting:
@@ -63,9 +65,9 @@ class Trajectories(Trainings):
 
 @dataclass(frozen=True)
 class Steps(Trainings):
-    """Short runs, one per seed, for the time and the bytes of a step; the result is a list of runs.
+    """Need of short runs, one per seed, that find the time and the bytes of a step; the result is the list of the runs.
 
-    steps: number of steps per rank; None takes the scale's number.
+    steps: number of steps per rank; None takes the number of the experiment's scale (size).
     """
 
     steps: int | None = None
@@ -79,12 +81,13 @@ class Steps(Trainings):
 
 @dataclass(frozen=True)
 class TimeToTarget:
-    """Seconds to the target accuracy, by seed; the result is a ``Sample``.
+    """Need of the seconds to the target accuracy; the result is a ``Sample`` (values by seed).
 
-    The steps of a synchronous algorithm do not depend on their times. Therefore, its result is the time of a step times
-    the number of steps to the target. For an asynchronous algorithm, the result is the time at which the accuracy
-    crosses the target. A training that ends before reaching the target has the time of its end, as a lower bound. A
-    training that is at the target at its first snapshot has the time of this snapshot, as an upper bound.
+    The training steps of a synchronous algorithm do not depend on the time that the steps take. For a synchronous
+    algorithm, the result is therefore the time of a step times the number of steps to the target accuracy. For an
+    asynchronous algorithm, the result is the time at which the accuracy of a training crosses the target. If a
+    training ends before it reaches the target, its time is a lower bound of the time to the target. If a training has
+    reached the target at its first snapshot, the time of the snapshot is an upper bound.
     """
 
     setting: Setting
@@ -115,9 +118,9 @@ class TimeToTarget:
 
 
 class SamplesToTarget(TimeToTarget):
-    """Number of samples of all ranks to the target accuracy, by seed, in the trainings of a `TimeToTarget`.
+    """Need of the number of samples that all ranks train on until the target accuracy; made like a `TimeToTarget`.
 
-    The result is a ``Sample``.
+    The result of this need is a ``Sample`` (values by seed).
     """
 
     def result(self, conditions: Conditions, rate_of: RateOf, runs_of: RunsOf) -> Sample:
@@ -131,9 +134,10 @@ Need = Trainings | TimeToTarget
 
 
 def to_target(runs: list[Run], column: str) -> Sample:
-    """Return the times or samples to the target accuracy, by seed; ``column`` is "time" or "samples".
+    """Return the times or the samples to the target accuracy, by seed.
 
-    A value is a lower bound if the target was not reached, and an upper bound if the first snapshot had reached it.
+    ``column`` is "time" or "samples". A value is a lower bound if its run missed the target, and an upper bound if the
+    run had reached the target at its first snapshot.
     """
     crossings = {run.attributes["seed"]: crossing(run, column) for run in runs}
     ends = {run.attributes["seed"]: float(run.curve[column][-1]) for run in runs}
@@ -144,9 +148,10 @@ def to_target(runs: list[Run], column: str) -> Sample:
 
 
 def product(counts: Sample, each: Sample) -> Sample:
-    """Return the product of ``counts`` and ``each``, by seed; None for a seed if a factor is unknown.
+    """Return the product of ``counts`` and ``each``, by seed.
 
-    Values of ``counts`` may be bounds.
+    The product for a seed is None if one of the two factors is unknown. Values of ``counts`` may be bounds, and the
+    products are then bounds of the same kind.
     """
     values = {
         seed: None if count is None or each.values.get(seed) is None else count * each.values[seed]

@@ -1,9 +1,10 @@
-"""Simulated networks and processors, as measured by ``grsgd calibrate``.
+"""Simulated networks and processors for runs, made from the measurements of ``grsgd calibrate``.
 
-A calibration is one file, for a model, its data and links of one rate. The file has all results of ``grsgd calibrate``
-except results of single ranks. A second file has the measured ``work`` of each algorithm: the time of its step in
-excess of the time of a gradient. There are `CALIBRATIONS` files of both kinds, made at different times. The run with
-seed i uses the files with the number i modulo `CALIBRATIONS`.
+A calibration is one file with measurements for a model with its data, and for links of one rate. The network file of a
+simulated run has all results of a calibration except the results of single ranks. A file of works has the measured
+``work`` of each algorithm: the seconds of a step beyond the computation of the gradient. For each model there are
+`CALIBRATIONS` calibrations and as many files of works, which are made at different times. The run with seed i uses the
+measurements with the number i modulo `CALIBRATIONS`.
 """
 
 import functools
@@ -28,72 +29,73 @@ from grsgd.files import atomic_write
 from grsgd.training.description import commit
 
 CALIBRATION_SECONDS, WORK_SECONDS = 300, 300
-"""Greatest numbers of seconds for a calibration, and for a measurement of an algorithm's work."""
+"""Greatest number of seconds for a calibration, and for a measurement of an algorithm's work."""
 WORK_STEPS, REDUNDANT_STEPS = 14, 6
-"""Numbers of training steps in a measurement of an algorithm's work: without redundancy, and with redundancy.
+"""Numbers of training steps in which an algorithm's work is measured: without redundancy, and with redundancy.
 
-``WORK_STEPS`` is four uncounted steps, the longest period between exchanges of models, and two steps. With redundancy,
-ranks compute the gradients of up to n batches per step, so a measurement has fewer steps.
+``WORK_STEPS`` is the sum of four uncounted steps, the longest period between exchanges of models, and two steps. With
+redundancy, ranks compute the gradients of up to n batches per step, so that fewer steps suffice.
 """
 NO_MATTER = {"only_classes": None, "only_train": None, "only_test": None, "alpha": None, "replication": 1}
-"""Keys of the data that do not affect the time of a step, because they only choose samples."""
+"""Options of the data, with their defaults, that do not affect the time of a step, because they only choose samples."""
 ABOUT = ("where", "made", "commit")
-"""Keys of a calibration that say where, when and by which commit it was made."""
+"""Keys of a calibration file that state where, when and by which commit the calibration was made."""
 OF_RANKS = ("link", "port")
 """Keys of a calibration about its own few ranks, as is ``compute.slowdown``. A run's network lacks these keys,
 because a run has other and more hosts."""
 OF_ONE_RATE = ("bandwidth", "latency", "queue_bytes")
-"""Keys of a calibration that depend on the rate of its links; a network with links of another rate lacks these keys.
+"""Keys of a calibration file that depend on the rate of the links.
 
-With slower links, less of a message waits in its sender's queue.
+The network file of a run whose links have a stated rate lacks the keys `OF_ONE_RATE`. For example, the number of bytes
+that wait in a sender's queue is smaller with slower links.
 """
 CALIBRATION, WORK = ".measured.toml", ".work.toml"
-"""Endings of the names of calibration files, and of files with algorithms' work."""
+"""Endings of the names of calibration files, and of files with the measured work of algorithms."""
 
 
 class Measurement(NamedTuple):
-    """A measurement from which times are simulated: a calibration, or the work of the algorithm ``work``."""
+    """A measurement for simulated times: a calibration, or the work of an algorithm if ``work`` names one."""
 
     file: Path
     work: str = ""
 
 
 class Networks:
-    """The calibrations in a folder, which are made once and kept.
+    """The calibrations and works in a folder; each is measured once and kept.
 
-    on: the hosts on which missing calibrations are made. rate: rate of the links during the calibration for runs whose
-    links are not measured, but have exactly a stated rate.
+    on: the hosts on which missing calibrations are made. rate: rate of the links in calibrations for runs whose links
+    have exactly a stated rate, and not a measured one.
     """
 
     def __init__(self, folder: Path, on: Hosts, rate: str = "1gbit"):
         self.folder, self.hosts, self.rate = folder, on, rate
         folder.mkdir(parents=True, exist_ok=True)
 
-    # ---- the measurements
+    # ---- methods that find the measurements for a run
 
     def calibration(self, spec: RunSpec) -> Path:
-        """Return the file of the calibration from which the run's times are simulated."""
+        """Return the path of the calibration from which the run's times are simulated."""
         return self._named(spec, f"{self.measured(spec).link.rate}-{number_of(spec) + 1}{CALIBRATION}")
 
     def measured(self, spec: RunSpec) -> RunSpec:
-        """Return the run ``spec`` with the links with which its calibration is made."""
+        """Return the specification of the run with the links that its calibration has."""
         return spec._replace(link=Link(self.rate)) if spec.link.nominal else spec
 
     def works(self, spec: RunSpec) -> Path:
-        """Return the file with the work of algorithms, measured on the same occasion as the run's calibration."""
+        """Return the path of the file with the work of algorithms that belongs to the run's calibration."""
         return self._named(spec, f"{number_of(spec) + 1}{WORK}")
 
     def ranks_of_work(self, spec: RunSpec) -> int:
-        """Return the number of ranks on which the work of the run's algorithm is measured.
+        """Return the number of ranks on which the work of the run's algorithm has to be measured.
 
-        This number is usually the number of ranks of a calibration. An algorithm with redundancy computes and encodes
-        blocks, and their number depends on the number of ranks. Therefore, its work is measured on as many ranks as
-        the run has, up to the number of hosts.
+        Without redundancy, the work is measured on as many ranks as a calibration. An algorithm with redundancy
+        computes and encodes blocks of data, and the number of blocks depends on the number of ranks. The work of an
+        algorithm with redundancy is therefore measured on as many ranks as the run has, up to the number of hosts.
         """
         return min(spec.ranks, self.hosts.count) if is_redundant(spec) else self.hosts.calibration_ranks
 
     def work_name(self, spec: RunSpec) -> str:
-        """Return the run's key in the file of algorithms' work: the algorithm's label, redundancy, number of ranks."""
+        """Return the run's key in the file of works: the algorithm's label and redundancy, and the number of ranks."""
         loaded, ranks = spec.load(), self.ranks_of_work(spec)
         redundancy = f" r={loaded.algorithm_options.r}" if is_redundant(spec) else ""
         return f"{loaded.traits.label}{redundancy} n={ranks}".replace(" ", "-")
@@ -101,12 +103,12 @@ class Networks:
     def work(self, spec: RunSpec) -> float | None:
         """Return the seconds of the algorithm's work; None if the measured ranks cannot train with it.
 
-        Raises KeyError if the measurement is missing.
+        Raises KeyError if the algorithm's work has not been measured.
         """
         return self._known_works(spec)[self.work_name(spec)].get("seconds")
 
     def missing(self, spec: RunSpec) -> set[Measurement]:
-        """Return the missing measurements that are needed to simulate the run's times."""
+        """Return the measurements that do not exist yet and that the simulation of the run's times needs."""
         if spec.source not in (SIMULATED, TIMING_ONLY) or is_stated(spec):
             return set()
         calibration = {Measurement(self.calibration(spec))} if not self.calibration(spec).exists() else set()
@@ -114,13 +116,13 @@ class Networks:
         return calibration | ({Measurement(self.works(spec), name)} if name not in self._known_works(spec) else set())
 
     def calibrations(self, specs: Iterable[RunSpec]) -> list[Path]:
-        """Return the existing files of measurements for these runs."""
+        """Return the existing files of calibrations and works for the simulated runs in ``specs``."""
         simulated = [spec for spec in specs if spec.source in (SIMULATED, TIMING_ONLY) and not is_stated(spec)]
         files = {file for spec in simulated for file in (self.calibration(spec), self.works(spec))}
         return sorted(file for file in files if file.exists())
 
     def places(self, specs: Iterable[RunSpec]) -> list[str]:
-        """Return texts that say where and when the calibrations for these simulated runs were made."""
+        """Return texts that state where and when the calibrations for the simulated runs in ``specs`` were made."""
         times: dict[str, set[str]] = {}
         for file in self.calibrations(specs):
             if file.name.endswith(CALIBRATION):
@@ -132,10 +134,10 @@ class Networks:
         file = self.works(spec)
         return read(file, file.stat().st_mtime_ns) if file.exists() else {}
 
-    # ---- measuring
+    # ---- methods that make measurements
 
     def calibrate(self, specs: Iterable[RunSpec], mpi_host: MpiHost):
-        """Make the calibrations for these runs, all with links of one rate, in one job.
+        """Make the calibrations for the runs in ``specs`` in one MPI job; all of them have links of one rate.
 
         Raises Unfinished if a calibration fails twice.
         """
@@ -153,10 +155,10 @@ class Networks:
                 self._keep_calibration(spec, tomllib.loads(Path(job.out).read_text()), file)
 
     def check_hosts(self, spec: RunSpec):
-        """Raise Unfinished if other calibrations of the run's model were made on hosts that differ from these hosts.
+        """Raise Unfinished if existing calibrations of the run's model were made on hosts other than `hosts`.
 
-        Only calibrations with the number of the run's calibration are checked. With calibrations from different hosts,
-        a comparison of algorithms or links would become a comparison of machines.
+        Only existing calibrations with the number of the run's calibration are checked. If calibrations came from
+        different hosts, a comparison of algorithms or links would compare machines.
         """
         ending = f"-{number_of(spec) + 1}{CALIBRATION}"
         beginning = self._named(spec, "").name
@@ -170,13 +172,13 @@ class Networks:
                 )
 
     def _keep_calibration(self, spec: RunSpec, found: dict, file: Path):
-        # if links cannot be emulated, the rate and latency of the wanted links replace the measured ones
+        # without a testbed, the rate and latency of the wanted links replace the measured values
         nominal = {} if self.hosts.emulated else {"bandwidth": spec.link.rate, "latency": spec.link.latency}
         with atomic_write(file) as whole:
             whole.write_text(tomli_w.dumps(self._about(spec) | found | nominal))
 
     def measure_works(self, specs: Iterable[RunSpec], mpi_host: MpiHost):
-        """Measure the work of the runs' algorithms, in one job per number of ranks.
+        """Measure the work of the algorithms of the runs in ``specs``, in one MPI job per number of ranks.
 
         Raises Unfinished if a measurement fails twice.
         """
@@ -199,7 +201,7 @@ class Networks:
                 self.keep_work(spec, json.loads(file.read_text()))
 
     def keep_work(self, spec: RunSpec, seconds: float | None):
-        """Write the work of the run's algorithm, in seconds, into the file of algorithms' work."""
+        """Write the seconds of work of the run's algorithm into the file of works."""
         entry = {"made": now()} | ({} if seconds is None else {"seconds": float(f"{seconds:.4g}")})
         works = self._known_works(spec) | {self.work_name(spec): entry}
         with atomic_write(self.works(spec)) as whole:
@@ -212,10 +214,10 @@ class Networks:
             "commit": str(commit()),
         }
 
-    # ---- the networks of runs
+    # ---- methods for the network files of simulated runs
 
     def file(self, spec: RunSpec) -> Path:
-        """Return the file of the simulated network for a run; write the file if it does not exist."""
+        """Return the path of the run's network file for the simulator; write the file if it does not exist."""
         link, work = spec.link, [] if is_stated(spec) else [self.work_name(spec)]
         traits = {"multicast": link.multicast, "nominal": link.nominal, "stated": is_stated(spec)}
         latency = [link.latency] if link.latency != LATENCY else []
@@ -223,15 +225,15 @@ class Networks:
         named = [link.rate, *latency, link.medium, *traits_that_hold, str(number_of(spec) + 1)]
         path = self._named(spec, "-".join([*named, *work]) + ".toml")
         if not path.exists():
-            with atomic_write(path) as whole:  # several simulations may write the file at once
+            with atomic_write(path) as whole:  # simulations in other processes may write the same file
                 whole.write_text(tomli_w.dumps(self.content(spec)))
         return path
 
     def content(self, spec: RunSpec) -> dict:
-        """Return the content of the network file of a run, for any number of ranks.
+        """Return the content of a run's network file, which holds for any number of ranks.
 
-        The content has all results of the calibration except results of single ranks. If the links were not measured,
-        results that depend on the rate of the links are left out, too.
+        The network file has all results of the calibration except the results of single ranks. If the run's links have
+        a stated rate, results that depend on the rate of the links are left out.
         """
         traits = {"medium": spec.link.medium, "multicast": spec.link.multicast}
         nominal = {"bandwidth": spec.link.rate, "latency": spec.link.latency}
@@ -253,32 +255,35 @@ class Networks:
 
 
 def number_of(spec: RunSpec) -> int:
-    """Return the number of the run's calibration, which is the same for all runs with the same seed."""
+    """Return the number of the calibration that a run uses, which is equal for all runs with one seed."""
     return occasion(spec.load().seed)
 
 
 def is_redundant(spec: RunSpec) -> bool:
-    """Return whether several ranks of a run may compute the same gradients."""
+    """Return True if several ranks of a run may compute the same gradients."""
     return hasattr(spec.load().algorithm_options, "r")
 
 
 def is_stated(spec: RunSpec) -> bool:
-    """Return whether both links and computing times are stated, and not measured.
+    """Return True if the run's links and computing times are both stated, and not measured.
 
-    A run with stated links and times does not model an existing host, but for example GPUs of a cluster. Messages of
-    the run take no processor time.
+    A run with stated links and computing times models hosts that do not exist here, for example GPUs of a cluster.
+    In a run with stated links and computing times, messages take no processor time.
     """
     return spec.link.nominal and spec.compute is not None
 
 
-@functools.lru_cache  # a command reads the network files of thousands of runs
+@functools.lru_cache  # cached, because a command reads the files of thousands of runs
 def read(file: Path, mtime: int) -> dict:
-    """Return the content of a TOML file; because of ``mtime``, its time of change, a changed file is read again."""
+    """Return the content of a TOML file.
+
+    ``mtime`` is the time of the file's last change, so that the cache reads a changed file anew.
+    """
     return tomllib.loads(file.read_text())
 
 
 def told(times: list[str]) -> str:
-    """Return a text that says when calibrations were made; "" if ``times`` is empty."""
+    """Return the times at which calibrations were made, as the end of a sentence; "" if ``times`` is empty."""
     return f", {times[0]} to {times[-1]}" if len(times) > 1 else "".join(f", {made}" for made in times)
 
 

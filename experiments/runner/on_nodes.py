@@ -1,6 +1,6 @@
-"""Simulations spread over the nodes of a Slurm allocation: each node makes some of the runs, on all its cores.
+"""Spreads simulated runs over the nodes of a Slurm allocation; each node makes some runs, on all its cores.
 
-Every node runs ``python -m experiments.runner.on_nodes LIST SHA256``.
+Every node runs ``python -m experiments.runner.on_nodes LIST SHA256``, in which LIST is a file with all runs.
 """
 
 import hashlib
@@ -18,14 +18,14 @@ from experiments.runner.run_spec import RunSpec
 from experiments.runner.store import Store
 
 POLL_SECONDS = 1.0
-"""Seconds between two checks which runs have finished."""
+"""Seconds from one check which runs have finished to the next check."""
 
 
 def make_on_nodes(make: Callable, specs: Iterable[RunSpec], store: Store, workers: int) -> Iterator[RunSpec]:
-    """Call ``make(spec, store)`` for all runs on the nodes of the allocation, in ``workers`` processes on each node.
+    """Call ``make(spec, store)`` for all runs on the nodes of the Slurm allocation.
 
-    Yields each run when it is done. A run that cannot be made leaves a file with the ending ``.error`` instead of a run
-    file.
+    Each node uses ``workers`` processes. Yields each run when it is done. A run that cannot be made leaves a file with
+    the ending ``.error`` in place of its run file.
     """
     left = list(specs)
     if not left:
@@ -35,7 +35,7 @@ def make_on_nodes(make: Callable, specs: Iterable[RunSpec], store: Store, worker
         error.unlink(missing_ok=True)
     nodes = str(store.hosts.nodes)
     content = pickle.dumps((make, left, store, workers))
-    descriptor, list_file = tempfile.mkstemp(".pickle", "on-nodes-", store.folder)  # all nodes see this folder
+    descriptor, list_file = tempfile.mkstemp(".pickle", "on-nodes-", store.folder)  # a folder that all nodes see
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
     digest = hashlib.sha256(content).hexdigest()
@@ -57,14 +57,17 @@ def make_on_nodes(make: Callable, specs: Iterable[RunSpec], store: Store, worker
 
 
 def take_share(specs: list[RunSpec], node: int, nodes: int) -> list[RunSpec]:
-    """Return the runs that one node makes; long runs are first in the list, so each node gets some of them."""
+    """Return the runs that the node with the number ``node`` makes.
+
+    The list ``specs`` has long runs first, so each node gets some long runs.
+    """
     return specs[node::nodes]
 
 
 def load_list(list_file: Path, digest: str) -> tuple:
-    """Return the content of a file that `make_on_nodes` has written.
+    """Return the content of a file that `make_on_nodes` has pickled.
 
-    Raises ValueError, before anything is unpickled, if the file's SHA-256 is not ``digest``.
+    Raises ValueError before anything is unpickled if the SHA-256 of the file is not ``digest``.
     """
     content = list_file.read_bytes()
     if hashlib.sha256(content).hexdigest() != digest:

@@ -1,4 +1,7 @@
-"""The outcome of a table or figure of a paper, stored as JSON: its parts, and its findings on the paper's claims."""
+"""Classes for the outcome of a table or figure of a paper: its contents, and its findings on the paper's claims.
+
+An outcome is stored as JSON.
+"""
 
 import json
 from collections import Counter
@@ -11,30 +14,36 @@ from grsgd.text import printable
 
 SUPPORTED, ALIKE, REFUTED, INCONCLUSIVE = "supported", "no difference", "refuted", "inconclusive"
 VERDICTS = SUPPORTED, ALIKE, REFUTED, INCONCLUSIVE
-"""The verdicts of a case (one comparison) on the direction of a claim."""
+"""The verdicts of a comparison (`Case`) on the direction of a claimed effect."""
 AGREES, MORE, LESS = "agrees", "more", "less"
-"""Results of comparing a case's interval with the paper's number: the interval contains it, lies above, or below it."""
+"""Results for the paper's number: a comparison's 95 % interval contains the number, lies above it, or lies below it."""
 EVIDENCE, CONTROL, BY_CONSTRUCTION = "evidence", "control", "true by construction"
 OFF = "simulated, with an error of more than 10 %"
-"""Kinds of cases (comparisons for a claim).
+"""Kinds of comparisons (cases) for a claim.
 
-Only evidence counts for the verdict. A control shows whether something else has the same effect. A case that is true
-by construction could not have had another result. For a case of kind `OFF`, simulated times differ from measured times
-by more than 10 %, so the measured times decide.
+Only comparisons of the kind evidence count for the verdict on a claim. A control shows whether a cause that the paper
+does not claim has the same effect. A comparison is true by construction if the code allows no other result. A
+comparison is of the kind `OFF` if its simulated times differ from measured times by more than 10 %, so that only
+measured times decide.
 """
 AT_LEAST, AT_MOST = "at least", "at most"
-"""Ways in which an estimate bounds the effect, if one of the compared trainings did not reach its target accuracy."""
+"""Kinds of bounds of an effect, for estimates from trainings of which some missed their target accuracy."""
 DIFFERENCE, EQUIVALENCE, THRESHOLD, EXACT = "difference", "equivalence", "threshold", "exact"
-"""Kinds of tests: of a difference, of being at most a margin worse, of a threshold; ``EXACT`` is a fact without test.
+"""Kinds of statistical tests: of a difference, of being worse by at most a margin, and of a threshold.
+
+``EXACT`` stands for a fact that needs no test.
 """
 OPPOSITES = {"less": "more", "fewer": "more", "more": "less", "higher": "lower", "lower": "higher"}
 OPPOSITES |= {"faster": "slower", "slower": "faster", "earlier": "later", "later": "earlier"}
-"""Words in units of estimates, and the words that replace them if the estimate is negative."""
+"""Words in the units of effects, with the words that replace them if the effect is negative."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table of texts for a page; ``caption`` describes a row of the table, and states the units."""
+    """A table of texts for a page.
+
+    ``caption`` describes the contents of a row of the table, and states the units.
+    """
 
     caption: str
     headers: list[str]
@@ -43,10 +52,10 @@ class Table:
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure of an outcome.
+    """A figure of an outcome (the results for one table or figure of a paper).
 
-    ``svg``: name of the file in the outcome's folder. ``times``: whether the figure shows times. ``shows``: the shown
-    quantity, a key of `show.QUANTITIES`.
+    ``svg``: name of the SVG file in the folder of the outcome. ``times``: True if the figure shows times. ``shows``:
+    the quantity that the figure shows, a key of `show.QUANTITIES`.
     """
 
     caption: str
@@ -57,28 +66,30 @@ class Figure:
 
 @dataclass(frozen=True)
 class Case:
-    """One comparison under one condition, and its verdict on a claim.
+    """One comparison under one condition, with its verdict on a claim.
 
-    condition: such as "one rank 4 times slower, n = 8". baseline: the algorithm compared with; "" if there is none.
-    verdict: one of ``VERDICTS``. estimate: the effect in ``unit``, positive in the claimed direction; None if unknown.
-    low, high: limits of its 95 % interval; None for a missing limit. unit: such as "% less time", "points", "% fewer
-    bytes". seeds: number of pairs, or of seeds of the sample that has fewer; 0 for an exact case. source: source of the
-    times; "" if there are none. kind: ``EVIDENCE``, ``CONTROL``, ``BY_CONSTRUCTION`` or ``OFF``.
+    condition: text such as "one rank 4 times slower, n = 8". baseline: the algorithm that is compared with; "" if
+    there is none. verdict: one of ``VERDICTS``. estimate: the effect in ``unit``, positive in the claimed direction;
+    None if it is unknown. low, high: limits of the effect's 95 % interval; None for a missing limit. unit: text such
+    as "% less time", "points", "% fewer bytes". seeds: number of pairs, or number of seeds of the smaller sample; 0
+    for an exact comparison. source: source of the times (for example simulated or measured); "" if there are none.
+    kind: ``EVIDENCE``, ``CONTROL``, ``BY_CONSTRUCTION`` or ``OFF``.
 
-    bound: ``AT_LEAST`` or ``AT_MOST`` if the estimate is a bound. p: two-sided p value of no effect, or of an effect of
-    exactly the margin or threshold; None without a test. ``p`` is below 0.05 if the verdict is significant, and not
-    corrected for the number of cases. simulator_error: difference of simulated from measured times, in words. note: why
-    nothing is decided, and which seeds are left out. test: ``DIFFERENCE``, ``EQUIVALENCE``, ``THRESHOLD`` or ``EXACT``.
-    criterion: the condition for support, in words. zone: the equivalence zone, the effect in ``unit`` within which both
-    algorithms count as alike. number: the paper's number, in ``unit``; None if there is none. on_number: ``AGREES``,
-    ``MORE``, ``LESS``, or "" if there is no number or its position is unknown.
+    bound: ``AT_LEAST`` or ``AT_MOST`` if the estimate is a bound of the effect, else "". p: two-sided p value of no
+    effect, or of an effect of exactly the margin or threshold; None without a test. ``p`` is below 0.05 if the verdict
+    is significant, and is not corrected for the number of comparisons. simulator_error: difference of simulated from
+    measured times, in words. note: reason why the verdict is "inconclusive", and seeds that are left out. test:
+    ``DIFFERENCE``, ``EQUIVALENCE``, ``THRESHOLD`` or ``EXACT``. criterion: the condition under which the claim is
+    supported, in words. zone: the effect in ``unit`` up to which both algorithms count as alike. number: the paper's
+    number, in ``unit``; None if there is none. on_number: ``AGREES``, ``MORE``, ``LESS``, or "" if the number or its
+    position is unknown.
 
-    pairs: whether runs with the same seed, which share random numbers, were compared in pairs. seeds_needed: number of
-    seeds that decide the case with a probability of 80 %, for the effect and spread of this case; None if more seeds
-    would not decide it. spread_low, spread_high: range of the effect over calibrations at different times and the
-    simulator's error; None if unknown. rates_low, rates_high: range of the effect if one of the algorithms has a
-    learning rate next to its tuned one; None if unknown, or without limit. ours, theirs: labels of the compared
-    algorithms, separated by commas.
+    pairs: True if runs with the same seed, which share random numbers, were compared in pairs. seeds_needed: number of
+    seeds with which a comparison of this effect and spread decides with a probability of 80 %; None if no number of
+    seeds does. spread_low, spread_high: range of the effect over calibrations at different times and the simulator's
+    error; None if it is unknown. rates_low, rates_high: range of the effect if one of the algorithms had a learning
+    rate next to its tuned one; None if it is unknown or has no limit. ours, theirs: labels of the compared algorithms,
+    separated by commas.
     """
 
     condition: str
@@ -110,9 +121,10 @@ class Case:
     theirs: str = ""
 
     def text(self) -> str:
-        """Return the estimate, its interval and the seeds or pairs: ``12.3 % less time (9.0 to 15.1, 5 seeds)``.
+        """Return the estimate with its interval and number of seeds: ``12.3 % less time (9.0 to 15.1, 5 seeds)``.
 
-        If the estimate is a bound, the text has the limit of the interval: ``at least 9.0 % less time (5 seeds)``.
+        If the estimate is a bound, the text has the interval's limit instead of the estimate: ``at least 9.0 % less
+        time (5 seeds)``.
         """
         if self.estimate is None:
             return "not known"
@@ -124,20 +136,20 @@ class Case:
 
     @property
     def _limit(self) -> float | None:
-        """Limit of the 95 % interval, if the estimate is a bound; else None."""
+        """The remaining limit of the 95 % interval if the estimate is a bound, else None."""
         return {AT_LEAST: self.low, AT_MOST: self.high}.get(self.bound)
 
     @property
     def _named(self) -> float | None:
-        """Number that the case's text states: the estimate, or the limit of the interval if the estimate is a bound."""
+        """Number that `text` states: the estimate, or the limit of the interval if the estimate is a bound."""
         return self.estimate if self._limit is None else self._limit
 
     def spread(self) -> str:
-        """Return the range of the effect over calibrations and the simulator's error, as text; "" if unknown."""
+        """Return the range of the effect over calibrations and the simulator's error, as text; "" if it is unknown."""
         return self._from_to(self.spread_low, self.spread_high)
 
     def over_rates(self) -> str:
-        """Return the range of the effect over learning rates next to the tuned ones, as text; "" if unknown."""
+        """Return the range of the effect over learning rates next to the tuned ones, as text; "" if it is unknown."""
         return self._from_to(self.rates_low, self.rates_high)
 
     def _from_to(self, low: float | None, high: float | None) -> str:
@@ -145,15 +157,15 @@ class Case:
         return (whole._turned() if self._is_against() else whole)._interval()
 
     def _is_against(self) -> bool:
-        """Return whether the number in the case's text is negative, and its unit has an opposite."""
+        """Return True if the number that `text` states is negative and its unit has an opposite, such as "more"."""
         return self._named is not None and self._named < 0 and self.turned_unit() != self.unit
 
     def turned_unit(self) -> str:
-        """Return the unit of an effect in the opposite direction; the same unit if it has no opposite."""
+        """Return the unit of an effect in the opposite direction, or the same unit if the unit has no opposite."""
         return " ".join(OPPOSITES.get(word, word) for word in self.unit.split(" "))
 
     def _turned(self) -> "Case":
-        """Return the case (comparison) with the opposite unit, such as "% more time" for "% less time"."""
+        """Return the comparison with the opposite unit, such as "% more time" in place of "% less time"."""
         low, high = (None if limit is None else -limit for limit in (self.high, self.low))
         bound = {AT_LEAST: AT_MOST, AT_MOST: AT_LEAST}.get(self.bound, "")
         return replace(self, estimate=-self.estimate, low=low, high=high, unit=self.turned_unit(), bound=bound)
@@ -174,11 +186,11 @@ class Case:
 
 @dataclass(frozen=True)
 class Finding:
-    """One claim compared with the measurements.
+    """The verdict on one claim of a paper, with the comparisons on which it rests.
 
-    claim: an id of the paper's claims.toml. accounting: how time or bytes were counted, and on which runs. cases: the
-    comparisons, corrected for their number. reason: why the claim is not supported, if it is not. notes: further
-    information for a reader.
+    claim: the claim's id in the paper's claims.toml. accounting: how time or bytes were counted, and on which runs.
+    cases: the comparisons, with verdicts corrected for their number. reason: the reason why the claim is not
+    supported, if it is not. notes: further information for a reader.
     """
 
     claim: str
@@ -189,20 +201,20 @@ class Finding:
 
     @property
     def evidence(self) -> list[Case]:
-        """Return the cases (comparisons) of kind ``EVIDENCE``, which alone count for the verdict."""
+        """Return the comparisons of kind ``EVIDENCE``, which alone count for the verdict on the claim."""
         return [case for case in self.cases if case.kind == EVIDENCE]
 
     @property
     def counts(self) -> dict[str, int]:
-        """Return the number of cases of kind ``EVIDENCE`` with each verdict, in the order of ``VERDICTS``."""
+        """Return the number of comparisons of kind ``EVIDENCE`` by verdict, in the order of ``VERDICTS``."""
         counts = Counter(case.verdict for case in self.evidence)
         return {verdict: counts[verdict] for verdict in VERDICTS if counts[verdict]}
 
     @property
     def verdict(self) -> str:
-        """Return one word if all cases of kind ``EVIDENCE`` agree, else a text.
+        """Return one verdict if all comparisons of kind ``EVIDENCE`` have the same verdict, else a text with several.
 
-        An example of the text is ``supported in 3 of 4 cases; inconclusive in 1``.
+        An example of a text with several verdicts is ``supported in 3 of 4 cases; inconclusive in 1``.
         """
         if not self.evidence:
             built = [case.verdict for case in self.cases if case.kind == BY_CONSTRUCTION]
@@ -216,12 +228,13 @@ class Finding:
 
 @dataclass(frozen=True)
 class BreakEven:
-    """The ratio of communication to computation from which on a method takes less time than a compared method.
+    """The ratio of communication to computing time from which on one method takes less time than another method.
 
-    at: the ratio, with its 95 % interval from ``low`` to ``high``; None if there is none up to the greatest tried
-    ratio, ``last``. The smallest tried ratio, ``first``, stands for itself or any smaller ratio. here: the ratios of
-    the testbed's links. reaches: the ratio from which on the method saves as much as the paper states; None if unknown.
-    is_off: whether the simulated times from which the ratio follows differ from measured times by more than 10 %.
+    at: the ratio, with its 95 % interval from ``low`` to ``high``; None if the method saves no time up to ``last``,
+    the greatest tried ratio. The least tried ratio, ``first``, also stands for all ratios below ``first``. here: the
+    ratios that the testbed's links give. reaches: the ratio from which on the method saves as much time as the paper
+    states; None if it is unknown. is_off: True if the ratio follows from simulated times that differ from measured
+    times by more than 10 %.
     """
 
     method: str
@@ -237,11 +250,11 @@ class BreakEven:
 
     @property
     def is_known(self) -> bool:
-        """Return whether the interval is shorter than the range of tried ratios."""
+        """Return True if the 95 % interval is shorter than the range of tried ratios."""
         return self.low != self.first or self.high is not None
 
     def text(self) -> str:
-        """Return the ratio with its interval, as text: ``0.42 (0.3 to 0.61)``."""
+        """Return the ratio with its 95 % interval as text, for example ``0.42 (0.3 to 0.61)``."""
         if self.low is None:
             return f"none up to {self.last:.2g}"
         at, low, high = (
@@ -253,7 +266,10 @@ class BreakEven:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of one target. notes: remarks for readers, for example that a number was computed, not measured."""
+    """The outcome of one target (table or figure of a paper): its contents, and the verdicts on claims.
+
+    notes: remarks for readers, for example that a number was computed, not measured.
+    """
 
     target: str
     title: str
@@ -265,14 +281,14 @@ class Outcome:
     findings: list[Finding] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     provenance: dict[str, str] = field(default_factory=dict)
-    """Machine, commits of the runs, sources of times, and configurations."""
+    """Facts on the origin of the runs: machine, commits, sources of times, and configurations."""
     runs: list[dict[str, str]] = field(default_factory=list)
-    """All runs of the outcome, each with ``command``, ``file``, ``commit`` and ``source``."""
+    """All runs on which the outcome rests, each with ``command``, ``file``, ``commit`` and ``source``."""
     learning_rates: Table | None = None
-    """The trials that chose the learning rates, as a table."""
+    """The table of the trainings that chose the learning rates."""
     break_evens: list[BreakEven] = field(default_factory=list)
     simulator_errors: list[tuple[str, float]] = field(default_factory=list)
-    """Relative differences of simulated from measured times of equal trainings, by the configuration's name."""
+    """Relative differences of simulated from measured times of equal trainings, with the configuration's name."""
 
     def save(self, folder: Path):
         """Write the outcome to its JSON file in ``folder``; an interrupted call leaves no incomplete file."""
@@ -281,7 +297,7 @@ class Outcome:
 
 
 def load(path: Path) -> Outcome:
-    """Return the outcome in a file; raise ValueError if the file does not contain one."""
+    """Read an outcome from a JSON file; raise ValueError if the file does not contain an outcome."""
     try:
         content = json.loads(path.read_text())
         content["tables"] = [Table(**table) for table in content["tables"]]

@@ -1,4 +1,4 @@
-"""A line on the terminal about the runs that are being made."""
+"""The progress line on the terminal while runs are being made."""
 
 import sys
 from collections import Counter
@@ -11,10 +11,10 @@ from experiments.runner.run_spec import MEASURED, RunSpec
 
 
 class Progress:
-    """A progress line: the run that is being made, the number of runs left, and their estimated time.
+    """A line on the terminal with the present run, the number of missing runs, and the estimated time for them.
 
-    specs: the missing runs. of: number of all runs, existing or missing. workers: number of simulations at once. what:
-    first words of the line.
+    specs: the missing runs. of: number of all runs, existing or missing. workers: number of simulations at a time.
+    what: first words of the progress line.
     """
 
     def __init__(self, specs: list[RunSpec], of: int, workers: int, costs: Costs, what: str):
@@ -36,14 +36,14 @@ class Progress:
         self.bar.close()
 
     def begin(self, specs: Iterable[RunSpec]) -> Iterator[RunSpec]:
-        """Yield the runs of ``specs``; a run counts as begun when the caller takes it."""
+        """Yield the runs of ``specs``; a run counts as begun as soon as the caller takes it."""
         for spec in specs:
             self.running.append(spec)
             self._say()
             yield spec
 
     def end(self, spec: RunSpec):
-        """Record that a run has ended."""
+        """Record that the run ``spec`` has ended, and update the progress line."""
         self.running.remove(spec)
         self.left[kind(spec)] -= 1
         self.bar.update()
@@ -56,13 +56,13 @@ class Progress:
 
 
 def hours_of(counts: Counter[RunSpec], workers: int, costs: Costs) -> float:
-    """Return the hours for the given numbers of runs of each kind, with ``workers`` simulations at once."""
+    """Return the estimated hours for ``counts``, numbers of runs by kind, with ``workers`` simulations at a time."""
     seconds = {spec: count * costs.seconds(spec) for spec, count in counts.items()}
     return sum(took if spec.source == MEASURED else took / workers for spec, took in seconds.items()) / 3600
 
 
 def duration(hours: float) -> str:
-    """Return a time as text, in hours, minutes or seconds."""
+    """Return ``hours`` as text, in hours, minutes or seconds."""
     if hours >= 1:
         return f"{hours:.1f} h"
     return f"{60 * hours:.0f} min" if hours * 60 >= 1 else f"{3600 * hours:.0f} s"

@@ -1,8 +1,8 @@
-"""Records: the run files behind tables and figures, and their calibrations, packed for the repository.
+"""Records: the run files behind tables and figures, with their calibrations, as archives in the repository.
 
-With records, a page can be made without training, and results from several machines are joined. ``docs/results/SCALE``
-has an archive of run files per paper, ``networks``, and ``places.json``, a list of the machines of measured runs. Equal
-runs give archives of equal bytes.
+With records, a page can be made anew without training, and results from several machines can be joined.
+The folder ``docs/results/SCALE`` has an archive of run files per paper, the folder ``networks``, and ``places.json``,
+a list of the machines of measured runs. The same run files always give an archive with the same bytes.
 """
 
 import io
@@ -24,24 +24,27 @@ from grsgd.runs.numbers import human_bytes
 from grsgd.text import printable
 
 NETWORKS = Path("networks/joined")
-"""Folder, in the folder of a scale, of the calibrations that several machines share."""
+"""Folder for calibrations that several machines share, relative to the folder of a scale (size of the experiment)."""
 ARCHIVE = ".tar.xz"
 PLACES = "places.json"
-"""Name of the file with the machines of measured runs."""
+"""Name of the file that lists the machines of measured runs."""
 MAX_BYTES = 2**28
-"""Greatest number of bytes of an unpacked archive; the largest archive in the repository has 60 million bytes."""
+"""Greatest allowed number of bytes of an unpacked archive.
+
+The largest archive in the repository has 60 million bytes.
+"""
 PLAIN = re.compile(r"\w[\w .,=+@-]*\.h5")
-"""Pattern for the names of run files in an archive."""
+"""Pattern that the name of a run file in an archive must match."""
 OF_CALIBRATIONS = f"*{CALIBRATION}", f"*{WORK}"
-"""Patterns for the names of files of calibrations."""
+"""Patterns for the names of calibration files, and of files with algorithms' work."""
 
 
 def unpack(recorded: Path, folder: Path):
-    """Copy recorded runs and calibrations into the folder of a scale.
+    """Copy recorded runs and calibrations into ``folder``, the folder of a scale (size of the experiment).
 
-    Run files that exist in the folder are not overwritten. A recorded calibration, or recorded work of an algorithm,
-    replaces a different measurement in the folder. Runs that were simulated from the replaced measurement are no longer
-    found. Measurements of algorithms' work that exist only in the folder are kept.
+    Run files that already exist in the folder are not overwritten. If a measurement in the folder differs from the
+    recorded one (of a calibration, or of an algorithm's work), the recorded one replaces it. Runs that were simulated
+    from a replaced measurement are no longer found. Measurements of algorithms' work that only the folder has are kept.
     """
     for archive in sorted(recorded.glob(f"*{ARCHIVE}")):
         for name, content in files_in(archive):
@@ -57,7 +60,10 @@ def unpack(recorded: Path, folder: Path):
 
 
 def _unpack_calibration(file: Path, there: Path):
-    """Copy a recorded calibration to ``there``; if the file changes, remove the networks made from calibrations."""
+    """Copy a recorded calibration to ``there``.
+
+    If the file ``there`` changes, the network files that were made from calibrations are removed.
+    """
     content = file.read_bytes()
     if there.exists():
         old, content = there.read_bytes(), _with_works_there(content, there)
@@ -72,7 +78,10 @@ def _unpack_calibration(file: Path, there: Path):
 
 
 def _with_works_there(content: bytes, there: Path) -> bytes:
-    """Return the content of a recorded file; if it has algorithms' work, add the work that only ``there`` has."""
+    """Return the content of a recorded file.
+
+    If the recorded file has the work of algorithms, the work that only the file ``there`` has is added.
+    """
     if not there.name.endswith(WORK):
         return content
     recorded, works = tomllib.loads(content.decode()), tomllib.loads(there.read_text())
@@ -82,8 +91,8 @@ def _with_works_there(content: bytes, there: Path) -> bytes:
 def files_in(archive: Path) -> Iterator[tuple[str, bytes]]:
     """Yield the name and the content of each file in an archive.
 
-    Raises ConfigError, before anything is yielded, unless the archive has only plain files with plain names, as
-    `packed` makes them, and at most `MAX_BYTES` bytes.
+    Raises ConfigError before anything is yielded if the archive has more than `MAX_BYTES` bytes, or has anything
+    except plain files with plain names.
     """
     try:
         content = lzma.LZMADecompressor().decompress(archive.read_bytes(), MAX_BYTES + 1)
@@ -101,23 +110,23 @@ def files_in(archive: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def places(folder: Path) -> list[str]:
-    """Return the machines on which the unpacked measured runs were made."""
+    """Return the machines on which the measured runs were made that have been unpacked into ``folder``."""
     file = folder / NETWORKS / PLACES
     return json.loads(file.read_text()) if file.exists() else []
 
 
 def names(recorded: Path) -> set[str]:
-    """Return the names of the recorded run files of a scale."""
+    """Return the names of all run files in the archives of the folder ``recorded``."""
     return {name for archive in recorded.glob(f"*{ARCHIVE}") for name, _ in files_in(archive)}
 
 
 def record(
     recorded: Path, runs: dict[str, Iterable[Path]], calibrations: dict[str, Iterable[Path]], made_on: Iterable[str]
 ):
-    """Replace the recorded runs and calibrations of a scale (size of the experiments).
+    """Replace the archives of runs and the calibrations in ``recorded``, a scale's folder in the repository.
 
-    runs: the run files, by the paper whose tables use them. calibrations: the calibrations of these runs, by the digest
-    of the code that made the runs. made_on: the machines of the measured runs.
+    runs: paths of the run files, by the paper whose tables use them. calibrations: paths of the calibrations of these
+    runs, by the digest of the code that made the runs. made_on: the machines of the measured runs.
     """
     networks = recorded / "networks"
     networks.mkdir(parents=True, exist_ok=True)
@@ -133,7 +142,7 @@ def record(
 
 
 def packed(files: Iterable[Path]) -> bytes:
-    """Return an archive of files, without attributes that differ between machines."""
+    """Return the bytes of an archive of the files, without attributes that differ from machine to machine."""
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w:xz") as tar:
         for file in sorted(set(files), key=lambda file: file.name):

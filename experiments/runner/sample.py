@@ -1,4 +1,7 @@
-"""Samples for statistics: one number per seed, such as the time of each run to the target accuracy."""
+"""Samples for statistical comparisons.
+
+A sample has one number per seed, such as the time of each run to the target accuracy.
+"""
 
 import math
 import tomllib
@@ -14,11 +17,12 @@ from grsgd.runs.run_file import Run
 
 @dataclass(frozen=True)
 class Sample:
-    """One number per seed of a set of runs.
+    """One number per seed, from runs of one setting.
 
-    values: the numbers by seed; None if unknown. bounds: seeds whose value is a lower bound, such as the time at which
-    a training ended before its target accuracy. upper: seeds whose value is an upper bound, such as the time of the
-    first snapshot if it had reached the target. algorithms: labels of the algorithms of the runs that gave the values.
+    values: the numbers by seed; None for an unknown number. bounds: seeds whose number is a lower bound, such as the
+    time at which a training ended before its target accuracy. upper: seeds whose number is an upper bound, such as the
+    time of the first snapshot if it had reached the target. algorithms: labels of the algorithms whose runs gave the
+    numbers.
     """
 
     values: Mapping[int, float | None]
@@ -34,26 +38,27 @@ class Sample:
 
     @property
     def exact(self) -> dict[int, float]:
-        """Return the values, by seed, that are known and not bounds."""
+        """Return the known numbers that are not bounds, by seed."""
         inexact = self.bounds | self.upper
         return {seed: value for seed, value in self.values.items() if value is not None and seed not in inexact}
 
     @property
     def known(self) -> list[float]:
-        """Return the values that are known and not bounds."""
+        """Return the known numbers that are not bounds."""
         return list(self.exact.values())
 
     def median(self) -> float | None:
-        """Return the median; lower bounds count as the greatest values, and upper bounds as the smallest values.
+        """Return the median.
 
-        Returns None if the median is a bound, or if no value is known.
+        Lower bounds count as greater than all numbers, and upper bounds as less than all numbers. Returns None if the
+        median is a bound, or if no number is known.
         """
         ordered = [-math.inf] * len(self.upper) + self.known + [math.inf] * len(self.bounds)
         middle = ordered and sorted(ordered)[(len(ordered) - 1) // 2 : len(ordered) // 2 + 1]
         return float(np.mean(middle)) if middle and all(map(math.isfinite, middle)) else None
 
     def text(self, form: str = ".3g") -> str:
-        """Return the median and range of the values as text: ``12 (11 to 13), 1 of 5 not reached``."""
+        """Return the median and the range of the numbers as text, such as ``12 (11 to 13), 1 of 5 not reached``."""
         known, median = sorted(self.known), self.median()
         missed, early = len(self.bounds), len(self.upper)
         unknown = sum(value is None for value in self.values.values())
@@ -73,23 +78,23 @@ class Sample:
         return ", ".join(parts)
 
     def map(self, function: Callable[[float], float]) -> "Sample":
-        """Return the sample with ``function`` applied to each known value; ``function`` should be increasing.
+        """Return the sample with ``function``, which should be increasing, applied to each known number.
 
-        Bounds stay bounds of the same kind.
+        Lower bounds remain lower bounds, and upper bounds remain upper bounds.
         """
         mapped = {seed: None if value is None else function(value) for seed, value in self.values.items()}
         return replace(self, values=mapped)
 
     def scaled(self, factor: float) -> "Sample":
-        """Return the sample with its values multiplied by a positive factor."""
+        """Return the sample with its numbers multiplied by ``factor``, which is positive."""
         return self.map(lambda value: factor * value)
 
 
 def geometric_mean(samples: Sequence[Sample]) -> Sample:
-    """Return the geometric mean of several samples by seed, for the seeds that all samples have.
+    """Return the geometric mean of several samples for each seed that all samples have.
 
-    A mean is a bound if one of its values is a bound. A mean is None if one of its values is unknown, or if there are
-    lower and upper bounds among its values.
+    The mean of a seed is a bound if one of its numbers is a bound. The mean of a seed is None if one of its numbers is
+    unknown, or if both lower and upper bounds are among them.
     """
     shared = sorted(set.intersection(*(set(each.values) for each in samples)))
     lower = {seed for seed in shared if any(seed in each.bounds for each in samples)}
@@ -101,19 +106,22 @@ def geometric_mean(samples: Sequence[Sample]) -> Sample:
 
 
 def algorithms_of(samples: Iterable[Sample]) -> frozenset[str]:
-    """Return the labels of the algorithms whose runs gave the values of several samples."""
+    """Return the labels of all algorithms whose runs gave the numbers of ``samples``."""
     return frozenset().union(*(each.algorithms for each in samples))
 
 
 def of(runs: Iterable[Run], value: Callable[[Run], float | None]) -> Sample:
-    """Return the sample of ``value``, a number per run, by the run's seed; an infinite number or NaN is unknown."""
+    """Return the sample of ``value``, a function from a run to a number.
+
+    An infinite number or NaN counts as unknown.
+    """
     runs = list(runs)
     values = {int(run.attributes["seed"]): _finite(value(run)) for run in runs}
     return Sample(values, algorithms=labels_of(runs))
 
 
 def labels_of(runs: Iterable[Run]) -> frozenset[str]:
-    """Return the labels of the algorithms of runs, in the words of `label_of`."""
+    """Return the labels of the algorithms of runs, as `label_of` makes them."""
     configs = ((run, tomllib.loads(run.attributes["config"])["algorithm"]) for run in runs)
     return frozenset(
         _label(str(run.attributes["label"]), options, int(run.attributes["ranks"])) for run, options in configs
@@ -121,10 +129,10 @@ def labels_of(runs: Iterable[Run]) -> frozenset[str]:
 
 
 def label_of(loaded: Config, ranks: int) -> str:
-    """Return the label of the algorithm of a configuration on ``ranks`` ranks.
+    """Return the label of a configuration's algorithm on ``ranks`` ranks.
 
-    The label distinguishes variants of an algorithm that are compared with each other. Therefore, it includes the
-    redundancy, whose effect depends on the number of ranks, or the rule for exchanges.
+    Variants of an algorithm that are compared with each other have different labels. The label of an algorithm
+    includes the redundancy with the number of ranks, on which its effect depends, or the rule for exchanges.
     """
     return _label(loaded.traits.label, loaded.algorithm_options.model_dump(exclude_none=True), ranks)
 

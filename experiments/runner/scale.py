@@ -1,45 +1,50 @@
-"""Scales (sizes of experiments) at which a paper is repeated, from small stand-ins in minutes to the paper's own sizes.
+"""Scales (sizes of experiments) at which a paper is repeated.
 
-The scales are ``SMOKE``, ``DESK``, ``PAPER``, ``IMAGENET`` and ``TINY``. The papers' folders have the differences
-between scales in the trainings themselves (data, model, epochs, target accuracy). In each of these folders, base.toml
-has the paper's sizes. The files smoke.toml and desk.toml have the values that replace them at ``SMOKE`` and ``DESK``.
+The small scales train stand-ins in minutes, and the great ones have the paper's own sizes. The scales are ``SMOKE``,
+``DESK``, ``PAPER``, ``IMAGENET`` and ``TINY``. The folders of the papers have the settings of the trainings that
+depend on the scale (data, model, epochs, target accuracy). The file base.toml in each paper's folder has the sizes
+that the paper states. At the scales ``SMOKE`` and ``DESK``, the files smoke.toml and desk.toml replace values of
+base.toml.
 """
 
 from typing import NamedTuple
 
 
 class Scale(NamedTuple):
-    """The size of an experiment. Numbers of ranks count the ranks that train; a parameter server is one more rank."""
+    """The size of an experiment, as numbers of ranks, seeds and steps, rates of links, and so on.
+
+    Numbers of ranks of a scale count the ranks that train; a parameter server is one more rank.
+    """
 
     name: str
     description: str
     """Description of the scale, for readers of a report."""
     file: str | None
-    """Name of the TOML file, in the folder of a training, with the scale's replacements; None for no replacements."""
+    """Name of the TOML file, in the folder of a training, with the scale's overrides; None if there are none."""
     overrides: tuple[str, ...]
-    """``key=value`` texts for every training, which take precedence over the TOML file."""
+    """``key=value`` overrides of every training, which take precedence over the TOML file of the scale."""
     seeds: int
     """Number of seeds of simulated trainings."""
     clock_seeds: int
-    """Number of seeds of trainings on the testbed or cluster."""
+    """Number of seeds of measured trainings, on the testbed or a cluster."""
     ranks: tuple[int, ...]
     """Numbers of ranks of simulated trainings."""
     clock_ranks: tuple[int, ...]
-    """Numbers of ranks of trainings on the testbed or cluster."""
+    """Numbers of ranks of measured trainings, on the testbed or a cluster."""
     coding_ranks: tuple[int, ...]
     """Numbers of ranks of trainings with CSSGD."""
     many_ranks: tuple[int, ...]
-    """Numbers of ranks of runs in which only the time of a step is simulated."""
+    """Numbers of ranks of the comparisons over many ranks, in which only the time of a step is simulated."""
     learning_rates: tuple[float, ...]
-    """Grid of learning rates for every algorithm, in simulated time on ``tuning_ranks`` ranks.
+    """Grid of learning rates that are tried for every algorithm, in simulated time on ``tuning_ranks`` ranks.
 
-    The least and the greatest rate of the grid are tried only if the rate next to them is the best of all rates tried
-    before. Rates beyond the grid are tried only if an end of the grid is the best.
+    The lowest or highest rate of the grid is tried only if its neighbour in the grid is the best of the rates tried
+    before. Learning rates beyond the grid are tried only if the lowest or highest rate of the grid is the best.
     """
     tuning_ranks: int
-    """Number of ranks of learning-rate trials."""
+    """Number of ranks of the trainings that tune learning rates."""
     tuning_seeds: int
-    """Number of seeds for trials of the rates close to the best rate of the grid; with 1, these rates are not tried."""
+    """Number of seeds with which learning rates close to the grid's best rate are tried; with 1, they are not tried."""
     steps: int
     """Number of steps per rank in runs that measure only the time of a step."""
     run_timeout: float
@@ -51,13 +56,13 @@ class Scale(NamedTuple):
     cpu: float
     """Number of cores of each host of the testbed."""
     tuning_images: int | None = None
-    """Number of test images in learning-rate trials; None for all test images."""
+    """Number of test images in trainings that tune learning rates; None for all test images."""
     has_one_calibration: bool = False
-    """Whether all simulated times rest on one calibration, so that the variance between calibrations is unknown."""
+    """True if all simulated times follow from one calibration, so that the variance between calibrations is unknown."""
     has_second_look: bool = False
-    """Whether a target gets twice the number of seeds if the first seeds do not decide it but more seeds may."""
+    """True if a target whose claims are undecided gets twice as many seeds, unless more seeds would not decide them."""
     is_joined: bool = False
-    """Whether runs and calibrations of other machines, recorded in docs/results, are used like runs of this machine."""
+    """True if runs and calibrations that other machines recorded in docs/results are used like this machine's."""
 
 
 SMOKE = Scale(

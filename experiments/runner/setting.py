@@ -1,4 +1,4 @@
-"""A setting of runs: the training, its number of ranks, its conditions, and the source of its times."""
+"""A setting: a training with its number of ranks, its conditions, and the source of its times."""
 
 from dataclasses import dataclass, replace
 
@@ -7,11 +7,11 @@ from experiments.runner.run_spec import SIMULATED, Link
 
 @dataclass(frozen=True)
 class Scenario:
-    """The slow ranks or slow links of a setting.
+    """A condition of runs: which ranks are slow, or whether links are slow.
 
-    overrides: ``key=value`` texts for all runs of the scenario. slow_links: whether every link has the scale's slow
-    rate. slow_hosts: pairs of a rank and the factor by which its processor is slower. On a testbed the processor is
-    really slower; in simulated time the computations of the rank take longer.
+    overrides: ``key=value`` overrides of all runs of the scenario. slow_links: True if every link has the scale's slow
+    rate. slow_hosts: pairs of a rank and the factor by which its processor is slower. In a measured run the processor
+    of a slow host is really slower; in a simulated run the computations of its rank take longer.
     """
 
     name: str
@@ -22,9 +22,9 @@ class Scenario:
 
 EQUAL = Scenario("equal ranks, fast links")
 STRAGGLER = Scenario("one rank 4 times slower", ("stragglers.slowdown.1=4.0",))
-"""Scenario with one rank that sleeps in each step, so that its processor is free to communicate."""
+"""Scenario in which one rank sleeps in each step, so that its processor is free for communication."""
 SLOW_HOST = Scenario("one host 4 times slower", slow_hosts=((1, 4.0),))
-"""Scenario with one slow processor, which computes and communicates slowly."""
+"""Scenario in which one host has a slow processor, so that its rank computes and communicates slowly."""
 SLOW_LINKS = Scenario("slow links", slow_links=True)
 
 
@@ -32,10 +32,11 @@ SLOW_LINKS = Scenario("slow links", slow_links=True)
 class Setting:
     """A training with its number of ranks and the source of its times, but without its seed and learning rate.
 
-    config: ``paper/name``, as for ``papers.toml``. ranks: number of ranks that train; a server is one more rank.
-    source: a source of times in ``run_spec``. overrides: ``key=value`` texts. link: None for the link of the scale and
-    the scenario. compute: computing time of a step in simulated time, as for ``grsgd simulate``; None for the measured
-    time of the model. tuned_with: overrides with which the learning rate is tuned.
+    config: name of the configuration, ``paper/name``, as for ``papers.toml``. ranks: number of ranks that train; a
+    server is one more rank. source: a source of times in ``run_spec``. overrides: ``key=value`` texts that change the
+    configuration. link: the links of the run; None for the links of the scale and the scenario. compute: computing
+    time of a step in simulated time, as for ``grsgd simulate``; None for the measured time of the model. tuned_with:
+    overrides of the trainings that tune the learning rate.
     """
 
     config: str

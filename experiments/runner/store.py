@@ -1,4 +1,4 @@
-"""The runs of a scale (size of the experiment) in a folder: their paths, and how they are made."""
+"""The store of a scale's runs: finds the run files in a folder by their specifications, and makes runs."""
 
 import hashlib
 import re
@@ -20,17 +20,18 @@ from grsgd.simulator.network import network
 from grsgd.simulator.run import simulate
 
 STEP_BY_STEP = "1gbit,50us", "constant:1"
-"""Network and computing time of simulations whose times mean nothing."""
+"""Network and computing time of simulated runs whose times mean nothing (``UNIT_STEPS``)."""
 NAMED = re.compile(rf"-([0-9a-f]{{{of_today.LETTERS}}})-[0-9a-f]{{{DIGEST_LETTERS}}}\.h5$")
-"""Pattern for the end of a run file's name that contains the digest of the code which made the run."""
+"""Pattern for the end of a run file's name; its group is the digest of the code that made the run."""
 
 
 class Store:
-    """The runs of a scale in a folder that were made by the same version of the code.
+    """The runs of a scale (size of the experiment) in one folder that one version of the code has made.
 
-    is_joined: whether measured runs and calibrations of other machines are used, which ``records.unpack`` has put into
-    the folder. If true, simulated runs of all machines have the same networks and processors, and the same names. code:
-    the digest of the code in the names of the runs; None for the present code. Only the present code makes runs.
+    is_joined: True if measured runs and calibrations of other machines are used, which ``records.unpack`` has copied
+    into the folder. If ``is_joined`` is true, simulated runs of all machines have the same networks and processors,
+    and the same names. code: the digest of the code in the names of the runs; None for the code as it is now. Only the
+    code as it is now can make runs.
     """
 
     def __init__(self, folder: Path, on: Hosts, is_joined: bool = False, code: str | None = None):
@@ -43,20 +44,20 @@ class Store:
         self.places: list[str] = records.places(folder) if is_joined else []
 
     def with_code(self, code: str) -> "Store":
-        """Return the store for the runs in the same folder that the code with the digest ``code`` has made."""
+        """Return the store of the runs in this folder that the code with the digest ``code`` has made."""
         return Store(self.folder, self.hosts, self.is_joined, code)
 
     def other_codes(self) -> list[str]:
-        """Return the digests of other versions of the code that have made runs in the folder."""
+        """Return the digests of the other versions of the code that have made runs in this folder."""
         named = (NAMED.search(file.name) for file in self.runs.glob("*.h5"))
         return sorted({found[1] for found in named if found} - {self.code})
 
     @property
     def emulated(self) -> bool:
-        """Return whether measured runs with emulated links and processors exist, or can be made on this machine."""
+        """Return True if measured runs with emulated links and processors exist, or this machine can make them."""
         return self.hosts.emulated or bool(self.places)
 
-    # ---- the paths of runs
+    # ---- methods that find runs
 
     def path(self, spec: RunSpec) -> Path:
         if spec.source == MEASURED:
@@ -67,15 +68,16 @@ class Store:
         return self.runs / f"{spec.name(where, self.code)}.h5"
 
     def find(self, spec: RunSpec) -> Run | None:
-        """Return the run if it exists and has finished, or None."""
+        """Return the run of a specification if it exists and has finished, else None."""
         if self.networks.missing(spec):
             return None
         return finished_run(self.path(spec))
 
     def place(self, specs: list[RunSpec]) -> str:
-        """Return the recorded machine on which all of these measured runs were made; "" for this machine.
+        """Return the machine on which all runs of ``specs`` were measured, according to the records.
 
-        Runs that are compared must be from one machine. Runs that no machine has made must be made on this machine.
+        Returns "" for the machine of this process. Measured runs that are compared must come from one machine. If no
+        recorded machine has made all runs of ``specs``, they have to be made on this machine.
         """
         for place in ("", *self.places):
             if all(self.path(spec._replace(place=place)).exists() for spec in specs):
@@ -83,7 +85,7 @@ class Store:
         return ""
 
     def command(self, spec: RunSpec) -> str:
-        """Return the command by which a user makes the run."""
+        """Return the shell command by which a user can repeat the run."""
         if spec.source == MEASURED:
             return self.hosts.command(spec)
         words = ["grsgd simulate", *spec.cli_args(), f"--ranks {spec.ranks}"]
@@ -93,10 +95,10 @@ class Store:
         words += [f"--compute {spec.compute}"] * bool(spec.compute)
         return " ".join(words)
 
-    # ---- the making of runs
+    # ---- methods that make runs
 
     def simulate(self, spec: RunSpec):
-        """Make a simulated run; raise Unfinished, and leave no file, if the run fails."""
+        """Make a simulated run; if the run fails, raise Unfinished, and leave no run file."""
         out = self.path(spec)
         with atomic_write(out) as partly:
             if spec.source == UNIT_STEPS:
@@ -110,7 +112,9 @@ class Store:
     def train(
         self, specs: list[RunSpec], mpi_host: MpiHost, run_timeout: float
     ) -> Iterator[tuple[RunSpec, str | None]]:
-        """Make measured runs, all on the same number of ranks; yield each run when done, with its error or None.
+        """Make measured runs, all on equally many ranks.
+
+        Yields each run when it is done, with its error message or None.
 
         run_timeout: greatest number of seconds of one run.
         """

@@ -4,14 +4,16 @@
     python -m experiments.scaling --ranks 4,8,16 --steps 4         # a quick look
     python -m experiments.scaling --algorithm mine.py:Mine --algorithm grsgd
 
-The time per step is ``n / (steps per second of all ranks)`` during training. The time per step is the mean time in
-which all ranks take a step, for synchronous and asynchronous algorithms alike. The time does not say how much a step
-helps training: an algorithm that never waits takes steps as fast as it computes, however slow its messages are.
-Therefore, the table also has the time after the last step until all messages have arrived. Another column is the number
-of models that a rank has sent per step. A rank sends fewer models if exchanges cannot keep up with steps. The effect on
-the model shows only in accuracies, which need other experiments.
+The time per step is measured during training as ``n / (steps per second of all n ranks together)``. The time per step
+is the mean time in which every rank takes one step, for synchronous and asynchronous algorithms alike. The time per
+step does not say how much a step improves the model. An algorithm that never waits takes steps as fast as it computes,
+however slow its messages are. The table therefore also has the time from the last step until all messages have
+arrived. A further column of the table has the number of models that a rank sends per step. A rank sends fewer models
+per step if its exchanges cannot keep up with its steps. The effect of fewer exchanges on the trained model is visible
+only in accuracies, which this experiment does not measure.
 
-Run files are stored in results/scaling. A run that exists and was made by the same version of the code is not repeated.
+The run files of this experiment are stored in results/scaling. A run is not repeated if the same version of the code
+has already made it.
 """
 
 import argparse
@@ -43,17 +45,20 @@ NETWORKS = {
 }
 SPEEDS = {"equal speeds": False, "one rank 4x slower, random delays": True}
 COMPUTE_SECONDS = 0.1
-"""Seconds of a step's computing: about the time of a forward and backward pass on a GPU."""
+"""Seconds that a step computes, about as long as a forward and backward pass on a GPU."""
 MAX_RANKS = {"cssgd": 64}
-"""Greatest number of ranks by algorithm, for algorithms whose messages on more ranks would take long to simulate."""
+"""Greatest number of ranks, by name of the algorithm.
+
+On more ranks, the messages of the listed algorithms would take long to simulate.
+"""
 SLOWDOWN = 4.0
 """Factor by which rank 1 is slower in runs with stragglers."""
 TAIL = {"probability": 0.1, "seconds": 0.1}
-"""Random delays in runs with stragglers: every tenth step of every rank takes 0.1 s longer on average."""
+"""Random delays in runs with stragglers: on average, every tenth step of each rank takes 0.1 s longer."""
 
 
 class ScalingRun(NamedTuple):
-    """One run of an algorithm, which is a point of the figure."""
+    """One run of an algorithm, which is one point of the figure."""
 
     algorithm: str
     ranks: int
@@ -62,9 +67,10 @@ class ScalingRun(NamedTuple):
     steps: int
 
     def spec(self) -> RunSpec:
-        """Return the run's specification, based on ``base.toml``, or on ``NAME.toml`` for the algorithm ``NAME``.
+        """Return the specification of this run of an algorithm.
 
-        An algorithm has its own file if its default options suit only few ranks.
+        The configuration is ``NAME.toml`` for the algorithm ``NAME`` if this file exists, and else ``base.toml``. An
+        algorithm has a configuration of its own if its default options suit only few ranks.
         """
         own = FOLDER / f"{self.algorithm}.toml"
         config = f"scaling/{own.stem if own.exists() else 'base'}"
@@ -82,10 +88,11 @@ class ScalingRun(NamedTuple):
 
 
 class ScalingNumbers(NamedTuple):
-    """The numbers of a run.
+    """The numbers of a run that the figure and the table show.
 
-    seconds_per_step: time in which all ranks take a step. drain_seconds: time after the last step until all messages
-    have arrived. models_sent_per_step: payload in units of M, the size of the model, as the mean over the ranks' steps.
+    seconds_per_step: mean time in which every rank takes one step. drain_seconds: time from the last step until all
+    messages have arrived. models_sent_per_step: bytes of payload that a rank sends per step, divided by the bytes of
+    the model, as the mean over all steps.
     """
 
     seconds_per_step: float
@@ -98,14 +105,14 @@ def numbers_of(run: Run) -> ScalingNumbers:
     models_sent = run.traffic["sent"].sum() / run.attributes["model_bytes"]
     return ScalingNumbers(
         seconds_per_step=seconds_per_step(run),
-        # rounding removes errors in the last digits
+        # rounding removes floating-point errors, which would be shown as tiny times
         drain_seconds=max(0.0, round(float(run.curve["time"][-1] - seconds.max()), 9)),
         models_sent_per_step=float(models_sent / run.ranks["steps"].sum()),
     )
 
 
 def select_possible(points: list[ScalingRun]) -> list[ScalingRun]:
-    """Return the runs that are possible, and print the reasons why other runs are not."""
+    """Return the runs among ``points`` that are possible, and print the reason why each other run is not."""
     left = []
     for point in points:
         try:
@@ -117,7 +124,10 @@ def select_possible(points: list[ScalingRun]) -> list[ScalingRun]:
 
 
 def draw(results: dict[ScalingRun, ScalingNumbers], out: Path):
-    """Draw one panel per network and speed of the ranks, with logarithmic axes."""
+    """Draw the seconds per step over the number of ranks, with logarithmic axes.
+
+    The figure has one panel per network and speed of the ranks.
+    """
     seconds = {point: result.seconds_per_step for point, result in results.items()}
     names = sorted({point.algorithm for point in seconds})
     ranks = sorted({point.ranks for point in seconds})
@@ -154,10 +164,10 @@ def draw(results: dict[ScalingRun, ScalingNumbers], out: Path):
 
 
 def table(results: dict[ScalingRun, ScalingNumbers]) -> str:
-    """Return the table of seconds per step.
+    """Return the table of seconds per step as Markdown.
 
-    The table has a row per algorithm, network and speed, and a column per number of ranks. The last columns have
-    further numbers, for the greatest number of ranks.
+    The table has a row for each algorithm, network and speed of the ranks, and a column for each number of ranks. The
+    last two columns show the numbers of `ScalingNumbers` beyond the time per step, for the greatest number of ranks.
     """
     ranks = sorted({point.ranks for point in results})
     rows = []
@@ -172,12 +182,15 @@ def table(results: dict[ScalingRun, ScalingNumbers]) -> str:
 
 
 def steps_for(ranks: int, steps: int) -> int:
-    """Return the number of steps of a rank: ``steps``, or half of ``steps`` on more than 64 ranks."""
+    """Return the number of steps that a rank takes: ``steps``, or half of ``steps`` on more than 64 ranks."""
     return steps if ranks <= 64 else max(1, steps // 2)
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Return the arguments, with the list ``points`` of runs; exit with a message if the arguments are wrong."""
+    """Parse and return the command-line arguments, to which ``points``, the list of runs, is added.
+
+    Exits with a message if the arguments are wrong.
+    """
     parser = argparse.ArgumentParser(prog=PROGRAM, description=__doc__.splitlines()[0])
     parser.add_argument(
         "--algorithm",
@@ -210,7 +223,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def points_of(algorithms: list[str], ranks: list[int], steps: int) -> list[ScalingRun]:
-    """Return all possible runs; raise ConfigError for an algorithm that does not exist."""
+    """Return the possible runs of ``algorithms``; raise ConfigError if one of the algorithms does not exist."""
     for algorithm in algorithms:
         load_config("scaling/base", (f"algorithm.name={json.dumps(algorithm)}",))
     return select_possible(

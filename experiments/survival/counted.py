@@ -1,8 +1,9 @@
-"""A model that counts steps, and `grsgd` with it: ``python -m experiments.survival.counted train CONFIG ...``.
+"""A model that counts training steps, and `grsgd` with it: ``python -m experiments.survival.counted train CONFIG``.
 
-Each step of plain SGD adds 1 to one additional parameter, whatever the data are. Ranks mix this parameter like all
-other parameters. Therefore, n times this parameter of the final model, an average of n ranks, is the number of steps in
-the final model. The count lacks the work of a process that died before it passed the work on.
+Each step of plain SGD adds 1 to one additional parameter of the model, whatever the data are. Ranks average this
+additional parameter with other ranks like all parameters. In the final model, the average of n ranks, n times this
+parameter is therefore the number of steps that the model contains. Steps that a process took before its death are not
+counted if the process had not yet passed their result on.
 """
 
 import sys
@@ -13,11 +14,14 @@ from torch import nn
 from grsgd.models import register, zoo
 
 NAME = "counted"
-"""Name of the model in configurations."""
+"""Name of the counting model in configurations."""
 
 
 class OneMore(torch.autograd.Function):
-    """A function with the value zero, whose gradient makes a step of plain SGD add 1; ``rate``: the learning rate."""
+    """A function whose value is zero and whose gradient makes a step of plain SGD add 1.
+
+    ``rate``: the learning rate.
+    """
 
     @staticmethod
     def forward(context, steps, rate):
@@ -30,7 +34,10 @@ class OneMore(torch.autograd.Function):
 
 
 class Counted(nn.Module):
-    """A model ``net`` that also counts steps; ``rate``: the learning rate, which must be constant."""
+    """The model ``net``, which also counts steps.
+
+    ``rate``: the learning rate, which must be constant.
+    """
 
     def __init__(self, net: nn.Module, rate: float):
         super().__init__()
@@ -43,7 +50,7 @@ class Counted(nn.Module):
 
 @register.model(NAME, source="here")
 def counted(shape, classes, hidden=(64,), rate=0.1):
-    """An mlp that counts steps."""
+    """Return a multilayer perceptron that counts its training steps."""
     return Counted(zoo.build("mlp", shape, classes, hidden=list(hidden)), rate)
 
 

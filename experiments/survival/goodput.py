@@ -1,16 +1,19 @@
-"""Goodput of trainings in which processes keep dying: steps in the final model, relative to an undisturbed run.
+"""Goodput of trainings in which processes die again and again.
+
+Goodput is the number of steps in the final model, relative to the final model of a training without deaths.
 
     python -m experiments.survival.goodput --kills 250 --out FOLDER      # in real time, 8 ranks
     python -m experiments.survival.goodput --simulated --ranks 1000 --out FOLDER
 
-The process of a rank gets SIGKILL every 5.5 or 1.2 steps on average, at random moments, on a random rank, whatever the
-process does. Spare processes take over the ranks. Goodput is (steps in the final model) / (steps in the final model of
-an equally long run without deaths), counted by `experiments.survival.counted`. If all ranks of an algorithm step
-together, samples are counted instead of steps. With ``--kills-per-hour 125 --back 57``, processes die 125 times per
-hour, and each process is back as a spare after 57 seconds.
+On average once in 5.5 steps or once in 1.2 steps, the process of a random rank gets SIGKILL, at a random moment. Spare
+processes take over the ranks of dead processes. Goodput is (steps in the final model) / (steps in the final model of
+an equally long training without deaths). The steps in a final model are counted by `experiments.survival.counted`. For
+algorithms whose ranks all step together, samples are counted instead of steps. With the options ``--kills-per-hour 125
+--back 57``, 125 processes die per hour, and each of them is back as a spare process after 57 seconds.
 
-In real time, goodput is compared with all-reduce on a ring. The job of an all-reduce ends with each death, and is
-restarted from its last checkpoint. The goodput of an all-reduce counts the steps up to the last checkpoint.
+In real time, the goodput of a ring all-reduce with restarts is measured for comparison. Every death ends the job of
+the ring all-reduce, which is restarted from its last checkpoint. The goodput of the ring all-reduce with restarts
+counts the steps up to its last checkpoint.
 """
 
 import argparse
@@ -39,19 +42,25 @@ ALGORITHMS = {
     "diloco": {},
 }
 BY_SAMPLES = "ring_allreduce", "diloco"
-"""Algorithms whose steps are computed from samples, because an outer optimizer changes the parameter that counts."""
+"""Algorithms whose steps are computed from the number of samples, because all their ranks step together."""
 BY_DEFAULT = ["grsgd", "gossip", "ring_allreduce"]
-"""Algorithms that run if none is named on the command line."""
+"""Algorithms that are run if the command line names none."""
 STEPS_PER_KILL = (5.5, 1.2)
-"""Mean numbers of steps from one death to the next."""
+"""Mean numbers of steps of a rank from one death of a process to the next."""
 STEP_SECONDS = 0.5
-"""Seconds of a step; longer than the time until a death is noticed, so that 8 ranks do not keep two cores busy."""
+"""Seconds of a step.
+
+A step is longer than the time in which a death is noticed, so that 8 ranks do not keep two cores busy.
+"""
 RUN_KILLS = 30
-"""Default of the mean number of deaths in a job; each death needs a spare, whose start takes a second of a core."""
+"""Default of the mean number of deaths in a job.
+
+Each death needs a spare process, whose start takes a core a second.
+"""
 CALM_RUNS = 3
-"""Number of runs without deaths that the runs with deaths are compared with."""
+"""Number of runs without deaths with which the runs with deaths are compared."""
 HANGS_SECONDS = 600.0
-"""Seconds after which a run counts as hung."""
+"""Seconds after which a run that has not ended counts as hung."""
 RATE, BATCH = 1.0, 128
 
 
@@ -64,7 +73,10 @@ def config_of(
     seed: int,
     back: float | None = None,
 ) -> str:
-    """Return a configuration as TOML; a step of a rank is a pause, and a little computing."""
+    """Return the configuration of a run as TOML text.
+
+    A step of each rank is a pause with a little computing.
+    """
     lines = [f"seed = {seed}", "[algorithm]", f'name = "{algorithm}"']
     lines += [f"{key} = {json.dumps(value)}" for key, value in options.items()]
     lines += ["[model]", 'name = "counted"', f"rate = {RATE}", "[data]", 'name = "digits"', f"batch_size = {BATCH}"]
@@ -77,12 +89,12 @@ def config_of(
 
 
 def spares_for(deaths: float) -> int:
-    """Return a number of spares that suffices in 999 of 1000 runs, if the mean number of deaths is ``deaths``."""
+    """Return a number of spare processes that suffices in 999 of 1000 runs with ``deaths`` deaths on average."""
     return math.ceil(deaths + 3.1 * math.sqrt(deaths)) + 1
 
 
 def run(folder: Path, name: str, text: str, ranks: int, spares: int, simulated: bool) -> dict:
-    """Make one run; return its results: deaths, steps, accuracy, participation, longest wait, and seconds."""
+    """Make one run; return its results as a dict: deaths, steps, accuracy, participation, longest wait, and seconds."""
     path, out, model = (folder / f"{name}{suffix}" for suffix in (".toml", ".h5", ".pt"))
     path.write_text(text)
     program = [sys.executable, "-m", "experiments.survival.counted"]
@@ -125,10 +137,10 @@ def run(folder: Path, name: str, text: str, ranks: int, spares: int, simulated: 
 
 
 def restarted(folder: Path, ranks: int, seconds: float, every: float, seed: int) -> dict:
-    """Train by all-reduce on a ring, restarted from its last checkpoint whenever a process has died.
+    """Train by a ring all-reduce for ``seconds``, and restart from the last checkpoint after each death.
 
-    No process dies while the job starts. Returns the number of deaths, and the steps of all ranks in the last
-    checkpoint.
+    While a job starts, no process is killed. Returns the number of deaths, and the number of steps of all ranks up to
+    the last checkpoint.
     """
     random = np.random.default_rng(seed)
     kept, out = folder / "kept", folder / "ring.h5"
@@ -153,12 +165,12 @@ def restarted(folder: Path, ranks: int, seconds: float, every: float, seed: int)
 
 
 def samples_in(folder: Path) -> int:
-    """Return the number of samples that all ranks had trained on at the last checkpoint."""
+    """Return the number of samples on which all ranks together had trained at the last checkpoint in ``folder``."""
     return max((int(each.name.split("-")[1]) for each in folder.glob("samples-*")), default=0)
 
 
 def reference(folder: Path, ranks: int, per_kill: float, kills: int) -> str:
-    """Return the row of the table for all-reduce on a ring with restarts, in real time."""
+    """Return the row of the Markdown table for the ring all-reduce with restarts, in real time."""
     every = per_kill * STEP_SECONDS
     seconds = kills * every
     calm = run(folder, "ring-calm", config_of("ring_allreduce", {}, ranks, seconds, None, 0), ranks, 0, False)
@@ -229,7 +241,10 @@ MEASURED = ("deaths", "steps", "accuracy", "participation", "longest_wait", "los
 
 
 def table_of_runs(folder: Path) -> str:
-    """Return a CSV table of all runs whose JSON files are in ``folder``; failed runs have no measurements."""
+    """Return a CSV table of all runs whose JSON files are in ``folder``.
+
+    Runs that failed have no measurements.
+    """
     lines = [",".join((*COLUMNS, *MEASURED, "commit"))]
     for path in sorted(folder.glob("*.json")):
         found = json.loads(path.read_text())
@@ -247,7 +262,7 @@ HEAD = (
 
 
 def row(algorithm: str, per_kill: float, ranks: int, calm: list[dict], runs: list[dict]) -> str:
-    """Return the row of the Markdown table for one algorithm and rate of deaths."""
+    """Return the row of the Markdown table for one algorithm and one mean number of steps per death."""
     whole = [each for each in runs if "steps" in each]
     undisturbed_steps = np.mean([each["steps"] for each in calm])
     goodput = [each["steps"] / undisturbed_steps for each in whole]

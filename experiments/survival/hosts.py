@@ -1,15 +1,15 @@
-"""Jobs of ``grsgd run --restarts`` on a testbed of which a host is lost again and again, as by power failures.
+"""Jobs of ``grsgd run --restarts`` on a testbed that loses a host again and again, as by power failures.
 
     python -m experiments.survival.hosts --losses 10 --rate 1gbit --rate 10mbit --out FILE.csv
 
-Ranks train on four hosts, with ``--ranks-per-host`` ranks on each, and a fifth host is spare. Every ``--every`` seconds
-on average, a random host that has ranks is lost: its link is cut, its processes are stopped, and its memory is erased.
-The host is back after ``--back`` seconds. Without losses, a job would take ``--losses`` times ``--every`` seconds. A
-step is mostly a pause, so that two cores suffice.
+Ranks train on four hosts, with ``--ranks-per-host`` ranks on each host. A fifth host is spare. On average every
+``--every`` seconds, a random host that has ranks is lost: its link is cut, its processes are stopped, and the states
+that it keeps in memory are erased. A lost host is back after ``--back`` seconds. A job without losses of hosts would
+take ``--losses`` times ``--every`` seconds. A training step is mostly a pause, so that two cores suffice for all hosts.
 
-Goodput is the duration of the same job without losses and without checkpoints in memory, divided by the duration with
-losses. Both jobs do the same work. A duration is the time of the whole command, from its start to its exit code. Jobs
-that are in the table of results already are not run again.
+Goodput is the duration of the job without losses and without checkpoints in memory, divided by the duration of the job
+with losses. The jobs with and without losses take the same training steps. The duration of a job is the time of its
+whole command, from the start to the exit code. A job that is already in the table of results is not run again.
 """
 
 import argparse
@@ -38,23 +38,26 @@ from grsgd.training.description import commit
 
 ALGORITHMS = {"grsgd": {}, "ring_allreduce": {}, "diloco": {"H": 8}}
 HOSTS = 5
-"""Number of hosts, including the spare host."""
+"""Number of hosts of the testbed, including the spare host."""
 STEP_SECONDS = 0.5
 MEMORY_STEPS = {"grsgd": 20, "ring_allreduce": 2, "diloco": 2}
-"""Steps from one checkpoint in memory to the next. At each checkpoint, the ranks of an asynchronous algorithm wait for
-each other, for half a step on average."""
+"""Number of steps from one checkpoint in memory to the next, by algorithm.
+
+At each checkpoint, the ranks of an asynchronous algorithm wait for each other, for half a step on average.
+"""
 NO_RESULT = 99
-"""Exit code in the table for a job that has ended with exit code 0, but has left no complete run file."""
+"""Exit code in the table for a job that ended with exit code 0 without a complete run file."""
 
 
 class Job(NamedTuple):
-    """Row of the table of jobs: one job, its lost hosts and its results.
+    """A row of the table of jobs: a job, the losses of its hosts, and its results.
 
-    ``slots`` is the number of ranks of a host, and ``every`` the mean number of seconds from one loss to the next. The
-    job would have counted as hung after ``bound`` times its planned duration. ``losses`` is the number of lost hosts.
-    ``seconds`` is the duration of the command, and ``calm_seconds`` its duration without losses. ``accuracy`` and
-    ``calm_accuracy`` are the accuracies with and without losses. ``back`` has, for each loss, the seconds from its
-    detection until training went on. ``said`` is the last line of output of a failed job.
+    ``slots`` is the number of ranks on each host, and ``every`` is the mean number of seconds from one loss of a host
+    to the next. The job counts as hung after ``bound`` times its planned duration. ``losses`` is the number of hosts
+    that were lost during the job. ``seconds`` is the duration of the job with losses of hosts, and ``calm_seconds`` is
+    its duration without losses. ``accuracy`` and ``calm_accuracy`` are the final test accuracies with and without
+    losses of hosts. ``back`` has, for each lost host, the seconds from the detection of the loss until the training
+    went on. ``said`` is the last line of the output if the job failed.
     """
 
     algorithm: str
@@ -80,7 +83,7 @@ class Job(NamedTuple):
 
 
 def config_of(algorithm: str, steps: int, ranks: int) -> str:
-    """Return the configuration of a job as TOML."""
+    """Return the configuration of a job as TOML text."""
     lines = ["seed = 0", "[algorithm]", f'name = "{algorithm}"']
     lines += [f"{key} = {json.dumps(value)}" for key, value in ALGORITHMS[algorithm].items()]
     lines += ["[model]", 'name = "mlp"', "hidden = [256]", "[data]", 'name = "digits"', "batch_size = 32"]
@@ -90,9 +93,10 @@ def config_of(algorithm: str, steps: int, ranks: int) -> str:
 
 
 class Storm:
-    """Thread that disconnects a host every ``every`` seconds on average; each host is back after ``back`` seconds.
+    """A thread that disconnects a random host every ``every`` seconds on average.
 
-    ``memory`` is the folder of the states that all hosts keep in memory.
+    A disconnected host is connected again after ``back`` seconds. ``memory`` is the folder of the states that the
+    hosts keep in memory.
     """
 
     def __init__(self, testbed: Testbed, every: float, back: float, seed: int, memory: Path):
@@ -134,11 +138,11 @@ class Storm:
 
 
 class Found(NamedTuple):
-    """Result of a command: its exit code, its duration, its last line of output if it has failed, the number of lost
-    hosts, and numbers of its run file.
+    """The result of a job's command, with its exit code and its duration.
 
-    The exit code is 124 if the command has hung. The exit code 0 becomes `NO_RESULT` if the command has left no
-    complete run file.
+    ``said`` is the last line of output if the job failed, and ``losses`` is the number of lost hosts.
+    The exit code of a job is 124 if the job has hung. If the job has left no complete run file, the exit code 0 is
+    replaced by `NO_RESULT`.
     """
 
     code: int
@@ -151,9 +155,10 @@ class Found(NamedTuple):
 
 
 def run(testbed: Testbed, slots: int, config: Path, bound: float, options: list[str], storm: Storm | None) -> Found:
-    """Run a job with ``slots`` ranks on each host except the spare host, and with losses if there is a ``storm``.
+    """Run a job with ``slots`` ranks on each host except the spare host.
 
-    The job counts as hung if it has not ended after ``bound`` seconds.
+    If ``storm`` is given, the storm disconnects hosts during the job. A job that has not ended after ``bound`` seconds
+    is ended and counts as hung.
     """
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         out, kept, log = (Path(folder, name) for name in ("run.h5", "kept", "log"))
@@ -187,7 +192,10 @@ def run(testbed: Testbed, slots: int, config: Path, bound: float, options: list[
 
 
 def make(options, algorithm: str, rate: str, seed: int, calm: Found | None) -> tuple[Job, Found]:
-    """Run a job with losses; first run the same job without losses, unless its result ``calm`` is given."""
+    """Run a job with losses of hosts.
+
+    If ``calm``, the result of the same job without losses, is None, the job is first run without losses.
+    """
     planned, slots = options.losses * options.every, options.ranks_per_host
     bound = planned * options.bound
     with ExitStack() as opened:
@@ -211,7 +219,7 @@ def make(options, algorithm: str, rate: str, seed: int, calm: Found | None) -> t
 
 
 def read(path: Path) -> list[Job]:
-    """Return the jobs in the table at ``path``; an empty list if the file does not exist."""
+    """Return the jobs in the table of the CSV file ``path``; an empty list if the file does not exist."""
     if not path.exists():
         return []
     with path.open(newline="") as file:
@@ -225,12 +233,15 @@ def write(path: Path, jobs: list[Job]):
 
 
 def set_up(job: Job) -> tuple[str, str, int, float]:
-    """Return the algorithm, link rate, ranks per host, and seconds between losses of a job."""
+    """Return a job's algorithm, link rate, ranks per host, and mean seconds from one loss of a host to the next."""
     return job.algorithm, job.rate, job.slots, job.every
 
 
 def table(jobs: list[Job]) -> str:
-    """Return a Markdown table with a row per algorithm, rate, number of ranks and time between losses."""
+    """Return the jobs as a Markdown table.
+
+    A row of the table has all jobs of one algorithm, link rate, number of ranks, and time from one loss to the next.
+    """
     lines = [
         "| algorithm | links | ranks | a loss every | lost hosts | hung or failed | goodput, mean (lowest) | "
         "seconds back, median (longest) | participation | accuracy, and without losses |",

@@ -1,9 +1,11 @@
-"""Script with its own training loop, which goes on when processes die; processes get SIGKILL at given moments.
+"""Script with its own training loop, which goes on after processes have died.
+
+Processes that are to die end themselves by SIGKILL at given moments of the loop.
 
     python -m experiments.survival.loop --algorithm grsgd --die 0:0.31,4:0.62
 
-The model is small, and its training ends at the noise of the data. Therefore, the loss does not depend on the number of
-ranks that are left.
+The script's model is small, and its loss ends at the noise of the data. The final loss therefore does not depend on
+the number of ranks that are left.
 """
 
 import argparse
@@ -24,20 +26,26 @@ WIDTH, NOISE = 10, 1.0
 
 
 def batch(size: int, *key: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return inputs and noisy targets: float32 of shapes [size, WIDTH] and [size, 1], drawn with ``key``."""
+    """Draw a batch with the random key ``key``.
+
+    Returns inputs of shape [size, WIDTH] and noisy targets of shape [size, 1], both float32.
+    """
     random = torch.Generator().manual_seed(hash(key))
     x = torch.randn(size, WIDTH, generator=random)
     return x, x.mean(1, keepdim=True).sin() + NOISE * torch.randn(size, 1, generator=random)
 
 
 def die_after(seconds: float):
-    """Kill this process after ``seconds`` seconds, from another thread, whatever the loop does at that moment."""
+    """Sleep for ``seconds``, and kill this process.
+
+    The function die_after() runs in a thread, so that the training loop cannot delay the death.
+    """
     time.sleep(seconds)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def deaths(text: str) -> dict[str, float]:
-    """Return, by process, the part of the loop (0 to 1) after which the process dies."""
+    """Parse ``text``; return the moment of death of each process that dies, as a fraction of the loop (0 to 1)."""
     return dict((each.split(":")[0], float(each.split(":")[1])) for each in text.split(",") if each)
 
 

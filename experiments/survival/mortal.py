@@ -1,9 +1,9 @@
-"""Run a script with a loop over `grsgd.surviving`, and kill processes with SIGKILL at given moments of the loop.
+"""Run a script with a loop over `grsgd.surviving`, and end processes by SIGKILL at given moments of the loop.
 
     python -m experiments.survival.mortal --die 0:0.31,4:0.62 experiments/demo/gpt.py --algorithm grsgd
 
-The script itself is not changed for the deaths. Each process that is alive at the end of the loop prints the loop's
-seconds.
+The script that is run needs no changes. Each process that is alive at the end of the script's loop prints the seconds
+that the loop took.
 """
 
 import argparse
@@ -19,11 +19,11 @@ from experiments.survival.loop import deaths, die_after
 from grsgd.mpi_environment import rank as process
 
 LONGEST_DELAY = 0.05
-"""Longest time in seconds from the beginning of an iteration until the process dies in this iteration."""
+"""Greatest number of seconds from the beginning of an iteration until a process is killed in this iteration."""
 
 
 def mortal(items, share: float):
-    """Yield ``items``; kill this process in, or shortly after, the iteration at the part ``share`` of the loop."""
+    """Yield ``items``, and kill this process during the iteration after the fraction ``share`` of the items."""
     last = share * len(items)
     for number, item in enumerate(items):
         if number == int(last):
@@ -32,7 +32,7 @@ def mortal(items, share: float):
 
 
 def timed(items):
-    """Yield ``items``, and then print the seconds since the first item was asked for."""
+    """Yield ``items``, and print the seconds from the first item until the last item is done."""
     began = time.perf_counter()
     yield from items
     print(f"loop: {time.perf_counter() - began:.3f} s", flush=True)

@@ -1,18 +1,19 @@
-"""Jobs with their own training loop in which two of six processes, one of them rank 0, die at random moments.
+"""Tests of training loops of users: jobs in which two of six processes die at random moments, one of which is rank 0.
 
     python -m experiments.survival.own_loops --jobs 50
     python -m experiments.survival.own_loops --jobs 50 --script gpt --out FILE.csv
     python -m experiments.survival.own_loops --jobs 50 --script train --out OTHER.csv
 
-Every job must end by itself with exit code 0, on all ranks that are left. The job's loss must differ by at most 1 %
-from the losses without deaths. If the ranks of an algorithm do not step together, equal jobs have different losses.
-Losses of five such jobs without deaths give the range for the comparison. Jobs without spares and jobs with two spares
-alternate. The script ``loop`` is `experiments.survival.loop`. The script ``gpt`` is ``experiments/demo/gpt.py``, whose
-processes `experiments.survival.mortal` kills. The script ``train`` is `grsgd train` with a GPT of the same size, for
-comparison.
+Each job must end by itself with exit code 0, on all ranks that are left. The loss of a job must differ by at most 1 %
+from the losses of jobs without deaths. For algorithms whose ranks do not step together, equal jobs have different
+losses. Five jobs without deaths give the range of losses of an algorithm whose ranks do not step together. Every
+second job has two spare processes, and all other jobs have none. The script ``loop`` is `experiments.survival.loop`.
+The script ``gpt`` is ``experiments/demo/gpt.py``, some of whose processes `experiments.survival.mortal` kills. The
+script ``train`` is the command `grsgd train` with a GPT of the same size as in ``gpt``, for comparison.
 
-A table of the jobs (``--out``) is written after each job. A later call with the same table skips the jobs in the table.
-`experiments.survival.page` writes the part of the page on failures that quotes the tables.
+After each job, the table of all jobs is written to the file of the option ``--out``. If the program is called again
+with the same table, it skips the jobs in the table. `experiments.survival.page` writes the part of the documentation
+on failures that quotes the table.
 """
 
 import argparse
@@ -40,30 +41,35 @@ ALGORITHMS = {
     "gpt": ("ring_allreduce", "diloco", "grsgd", "dpsgd"),
     "train": ("ring_allreduce", "diloco", "grsgd", "dpsgd"),
 }
-"""Algorithms of the jobs, by script."""
+"""Algorithms of the jobs, by name of the script that the jobs run."""
 CALM_RUNS = {"grsgd": 5, "gossip": 5}
-"""Numbers of jobs without deaths, for algorithms whose results differ from job to job; other algorithms have one job.
+"""Number of jobs without deaths, for the algorithms whose results differ between equal jobs.
+
+For algorithms that are not listed, one job without deaths suffices.
 """
 BATCH = 96
-"""Number of samples that all ranks together train on in a step of a GPT."""
+"""Number of samples on which all ranks together train in a step of the GPT."""
 SIZES = f"--batch {BATCH} --accumulate 1 --block 8 --layers 1 --heads 2 --width 8".split()
 GPT = [*SIZES, *"--steps 400 --every 100 --warm-up 20 --lr 1e-2".split()]
 TEXT = "text.txt"
-"""Name of the file with the text, in the temporary folder of a job."""
+"""Name of the file with the training text, in the temporary folder of a job."""
 LETTERS, CHARACTERS = 8, 20_000
-"""Number of different letters, and length of the text: a Markov chain, whose entropy the training reaches soon."""
+"""Number of different letters, and length of the training text.
+
+The training text is a Markov chain, whose entropy the loss of a training reaches soon.
+"""
 PROGRAMS = {
     "loop": ["-m", "experiments.survival.loop"],
     "gpt": ["-m", "experiments.survival.mortal", "experiments/demo/gpt.py", "--timeout", "120", *GPT],
 }
-"""Arguments of Python for each script that has its own loop."""
+"""Arguments of Python for each script that has its own training loop, by name of the script."""
 LOSSES = {"loop": r"rank \d+: \d+ steps, loss ([\d.]+)", "gpt": r"end: loss on unseen text ([\d.]+)"}
-"""Patterns for lines with the final loss: of each rank that is left (loop), or of the main rank (gpt)."""
+"""Patterns for lines with a final loss, by script: of each rank that is left (loop), or of the main rank (gpt)."""
 PROCESSES, SPARES_OF_JOBS = 6, (0, 2)
 BOUND_SECONDS, MAX_DIFFERENCE = 300.0, 0.01
-"""Seconds after which a job counts as hung, and the greatest relative difference of its loss."""
+"""Seconds after which a job counts as hung, and greatest relative difference of its loss from losses without deaths."""
 OUT = "run.h5"
-"""Name of the file in which `grsgd train` writes its run."""
+"""Name of the run file that `grsgd train` writes."""
 SETTINGS = {
     "model": {"name": "gpt", "layers": 1, "heads": 2, "width": 8},
     "task": {"name": "language_modelling"},
@@ -72,19 +78,21 @@ SETTINGS = {
     "train": {"steps": 400, "snapshots": 1},
     "comm": {"timeout": 120.0},
 }
-"""Sections of the configuration of `grsgd train` that are the same in all jobs."""
+"""Sections of the configuration for `grsgd train` that are equal in all jobs."""
 DIGITS = 4
-"""Number of digits after the point of a moment of death, which is a part of the loop (0 to 1)."""
+"""Number of decimals of a moment of death, which is a fraction of the training loop (0 to 1)."""
 
 
 class Job(NamedTuple):
-    """Row of the table of jobs: one job, its deaths and its results.
+    """A row of the table of jobs: a job, the deaths of its processes, and its results.
 
-    ``deaths`` is PROCESS:SHARE,...: the moments of deaths as parts of the loop (0 to 1).
+    ``deaths`` is PROCESS:SHARE,...: for each process that died, the moment of death as a fraction of the training loop
+    (0 to 1).
 
-    ``seconds`` is the longest duration of the loop on a rank, without the start of the processes; nan if unknown. The
-    column ``losses_without_deaths`` has the losses of jobs of the same algorithm without deaths, on as many ranks,
-    separated by spaces. ``seconds_without_deaths`` is the mean duration of the loops of these jobs.
+    ``seconds`` is the longest duration of the training loop on a rank, without the start of the processes; nan if it
+    is unknown. ``losses_without_deaths`` has the losses of jobs without deaths, of the same algorithm and number of
+    ranks, separated by spaces. ``seconds_without_deaths`` is the mean duration of the training loops of jobs without
+    deaths.
     """
 
     job: int
@@ -101,7 +109,7 @@ class Job(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """Exit code and output of a job, the final losses of its ranks, and the seconds of its loop (NaN if unknown)."""
+    """The result of a job: exit code, output, final losses of its ranks, and seconds of its loop (NaN if unknown)."""
 
     code: int
     output: str
@@ -110,7 +118,10 @@ class Outcome(NamedTuple):
 
 
 def run(script: str, algorithm: str, spares: int, die: str, seconds: float = np.nan) -> Outcome:
-    """Run a job with the deaths ``die``; ``seconds`` is the duration of the same job's loop without deaths."""
+    """Run a job in which processes die as ``die`` states.
+
+    ``seconds`` is the duration of the training loop of the same job without deaths.
+    """
     with tempfile.TemporaryDirectory() as folder, asked_for() as words:
         text = Path(folder, TEXT)
         text.write_text(text_of_chain())
@@ -134,10 +145,11 @@ def run(script: str, algorithm: str, spares: int, die: str, seconds: float = np.
 
 
 def bounded(command: list) -> tuple[int, str]:
-    """Run a command for at most `BOUND_SECONDS`; return its exit code, 124 if it was ended, and its output."""
+    """Run a command for at most `BOUND_SECONDS`; return its exit code (124 if it was ended) and its output."""
     with tempfile.TemporaryFile("w+") as file:
         job = subprocess.Popen(command, env=job_environment(), stdout=file, stderr=subprocess.STDOUT)
-        for _ in range(int(BOUND_SECONDS)):  # time in which this process was itself suspended does not count
+        # a loop of waits does not count time in which this process was itself suspended
+        for _ in range(int(BOUND_SECONDS)):
             with suppress(subprocess.TimeoutExpired):
                 job.wait(1)
                 break
@@ -148,7 +160,7 @@ def bounded(command: list) -> tuple[int, str]:
 
 
 def training(algorithm: str, spares: int, die: str, seconds: float, folder: Path) -> list:
-    """Return the arguments of Python for `grsgd train` with a GPT, whose configuration is written to ``folder``."""
+    """Write the configuration of a GPT to ``folder``; return the arguments of Python for `grsgd train` with it."""
     ranks = PROCESSES - spares
     moments = [death.split(":") for death in die.split(",") if death]
     data = {"name": "text", "dir": str(folder), "file": TEXT, "block": 8, "batch_size": BATCH // ranks}
@@ -166,7 +178,7 @@ def training(algorithm: str, spares: int, die: str, seconds: float, folder: Path
 
 @cache
 def text_of_chain() -> str:
-    """Return a text whose letters follow each other with fixed probabilities."""
+    """Return the training text, whose letters follow each other with fixed probabilities (a Markov chain)."""
     random = np.random.default_rng(0)
     bounds = random.dirichlet(np.full(LETTERS, 0.3), LETTERS).cumsum(1)
     letters = [0]
@@ -176,7 +188,7 @@ def text_of_chain() -> str:
 
 
 def read(path: Path | None) -> list[Job]:
-    """Return the jobs in the table ``path``; an empty list if the file does not exist."""
+    """Return the jobs in the table of the CSV file ``path``; an empty list if the file does not exist."""
     if path is None or not path.exists():
         return []
     with path.open(newline="") as file:
@@ -185,7 +197,9 @@ def read(path: Path | None) -> list[Job]:
 
 
 def write(path: Path | None, jobs: list[Job]):
-    """Write the table of the jobs, if it has a ``path``; an existing table stays complete until the new one is written.
+    """Write the table of the jobs to ``path``, unless ``path`` is None.
+
+    An existing file is replaced only when the new table is complete.
     """
     if path is not None:
         part = path.with_name(f"{path.name}.part")
@@ -196,9 +210,10 @@ def write(path: Path | None, jobs: list[Job]):
 
 
 def calm(script: str, algorithm: str, spares: int, jobs: list[Job], code: str) -> tuple[str, float]:
-    """Return the losses and the mean duration of jobs without deaths.
+    """Return the losses of jobs without deaths as text, and the mean duration of their training loops.
 
-    Results of the commit ``code`` are taken from the table's ``jobs``. If ``jobs`` has none, new jobs are run.
+    If ``jobs``, the rows of the table, have results of the commit ``code``, the results in ``jobs`` are returned. If
+    ``jobs`` have no results of the commit ``code``, jobs without deaths are run.
     """
     for job in jobs:
         if (job.algorithm, job.spares, job.commit) == (algorithm, spares, code):
@@ -212,7 +227,10 @@ def calm(script: str, algorithm: str, spares: int, jobs: list[Job], code: str) -
 
 
 def make(script: str, number: int, jobs: list[Job], code: str) -> Job:
-    """Run job ``number`` and print its row; print the job's output, too, if the job's result is wrong."""
+    """Run the job with the number ``number`` and print its row.
+
+    If the result of the job is wrong, the output of the job is printed, too.
+    """
     algorithm = ALGORITHMS[script][number // 2 % len(ALGORITHMS[script])]
     spares = SPARES_OF_JOBS[number % 2]
     random, ranks = np.random.default_rng(number), PROCESSES - spares
@@ -232,13 +250,16 @@ def make(script: str, number: int, jobs: list[Job], code: str) -> Job:
 
 
 def outside(loss: float, losses: str) -> float:
-    """Return how far ``loss`` lies outside the range of ``losses``, relative to the nearer end; at most 0 if inside."""
+    """Return by how much ``loss`` lies outside the range of ``losses``, relative to the nearer end.
+
+    The result is 0 or less if ``loss`` lies within the range.
+    """
     calm = np.array(losses.split(), float)
     return float(np.max([1 - loss / calm.min(), loss / calm.max() - 1]))
 
 
 def is_right(script: str, job: Job) -> bool:
-    """Return whether a job has ended by itself, on all ranks that are left, with about the loss without deaths."""
+    """Return True if a job ended by itself, on all ranks that are left, with about the loss without deaths."""
     left = PROCESSES - 2 if script == "loop" else 1
     is_close = outside(float(job.loss), job.losses_without_deaths) <= MAX_DIFFERENCE
     return job.exit_code == 0 and job.losses == left and is_close

@@ -1,9 +1,10 @@
-"""Generated parts of pages, on recorded jobs in which processes or hosts were lost.
+"""Writes the generated parts of documentation pages on recorded jobs in which processes or hosts were lost.
 
     python -m experiments.survival.page
 
-The tables in docs/findings have the jobs of `experiments.survival.own_loops` and of `experiments.survival.hosts`. Each
-generated part lies between two comments of its page. This program replaces the text between the comments.
+The tables in docs/findings have the results of jobs of `experiments.survival.own_loops` and
+`experiments.survival.hosts`. Each generated part of a page lies between two comments of the page. The program replaces
+the text between the two comments of each part.
 """
 
 import csv
@@ -22,20 +23,20 @@ END = "<!-- end of recorded -->"
 
 
 class Part(NamedTuple):
-    """A generated part of the page at ``path``: its name and its text."""
+    """A generated part of the documentation page at ``path``, with the part's name and text."""
 
     path: Path
     name: str
     text: str
 
     def put_into(self, page: str) -> str:
-        """Return the text of ``page``, with the text of this generated part in place of the earlier text."""
+        """Return the text of ``page`` with its generated part of this name replaced by the text of this part."""
         between = re.compile(f"(?<=<!-- recorded: {self.name} -->\n).*?(?={re.escape(END)})", re.DOTALL)
         return between.sub(lambda _: f"\n{self.text}\n\n", page, count=1)
 
 
 def parts() -> list[Part]:
-    """Return the generated parts of all pages, made from the recorded tables."""
+    """Return the generated parts of all pages, made from the tables in docs/findings."""
     own_loops = text_of_own_loops(read(FINDINGS / "own-loops.csv"), read(FINDINGS / "own-loops-train.csv"))
     lost_hosts = text_of_lost_hosts(hosts.read(FINDINGS / "lost-hosts.csv"))
     with (FINDINGS / "simulated-storms.csv").open(newline="") as file:
@@ -48,7 +49,7 @@ def parts() -> list[Part]:
 
 
 def text_of_lost_hosts(jobs: list[hosts.Job]) -> str:
-    """Return the text and the table on jobs whose hosts were lost."""
+    """Return the text and the table of the page for jobs that lost hosts."""
     right = [job for job in jobs if not job.exit_code]
     lost = sum(job.losses for job in jobs)
     return "\n".join(
@@ -64,8 +65,10 @@ def text_of_lost_hosts(jobs: list[hosts.Job]) -> str:
 
 
 def text_of_storms(runs: list[dict[str, str]]) -> str:
-    """Return a table of simulated runs in which processes died, from the rows of a table that
-    `experiments.survival.goodput.table_of_runs` has made."""
+    """Return the Markdown table of simulated runs in which processes died.
+
+    ``runs``: rows of the table that `experiments.survival.goodput.table_of_runs` has made.
+    """
     lines = [
         "| algorithm | kills per hour | runs | kills | goodput, mean (lowest) | participation | "
         "accuracy, and without kills |",
@@ -95,14 +98,14 @@ def text_of_storms(runs: list[dict[str, str]]) -> str:
 
 
 def in_words(commits: Iterable[str]) -> str:
-    """Return commits as text, each commit once."""
+    """Return commits as text, without repetitions."""
     return ", ".join(f"`{commit}`" for commit in sorted(set(commits)))
 
 
 def text_of_own_loops(jobs: list[Job], trained: list[Job]) -> str:
-    """Return the part of the page on jobs that have their own loops.
+    """Return the generated part of the documentation page on jobs that have their own training loops.
 
-    The part has sentences on ``jobs``, and a table of these jobs and of the jobs ``trained`` by `grsgd train`.
+    The part has sentences on ``jobs``, and a table that compares ``jobs`` with ``trained``, the jobs of `grsgd train`.
     """
     right = [job for job in jobs if is_right("gpt", job)]
     largest = max((outside(float(job.loss), job.losses_without_deaths) for job in right), default=0.0)
@@ -136,14 +139,17 @@ def text_of_own_loops(jobs: list[Job], trained: list[Job]) -> str:
 
 
 def row(algorithm: str, spares: int, jobs: list[Job], trained: list[Job]) -> str:
-    """Return the table row of an algorithm with a number of spares."""
+    """Return the row of the Markdown table for an algorithm with ``spares`` spare processes."""
     right = sum(is_right("gpt", job) for job in jobs)
     cells = [f"`{algorithm}`", spares, len(jobs), right, goodput(jobs), goodput(trained)]
     return f"  | {' | '.join(map(str, cells))} |"
 
 
 def goodput(jobs: list[Job]) -> str:
-    """Return the mean and the lowest goodput of the jobs with exit code 0, in percent; empty without such jobs."""
+    """Return the mean and the lowest goodput in percent of the jobs with exit code 0, as text.
+
+    Returns "" if no job has exit code 0.
+    """
     shares = [float(job.seconds_without_deaths) / float(job.seconds) for job in jobs if not job.exit_code]
     return f"{100 * sum(shares) / len(shares):.0f} % ({100 * min(shares):.0f})" if shares else ""
 

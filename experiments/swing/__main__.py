@@ -3,10 +3,11 @@
     python -m experiments.swing                       # ``make verdict-swing``; a few minutes of a core
     python -m experiments.swing --network "torus 8x8"
 
-Arrays of 4 KiB to 64 MiB are all-reduced on tori, dragonflies and trees. Each rank sends one message at a time, and the
-ranks are placed in the order of their numbers. On tori, there are also all-reduces that are made for the torus, and
-send in all directions at once. The results are two tables, verdicts on the papers' claims, and all numbers as CSV.
-Nothing is random, so there are no intervals.
+The program simulates all-reduces of arrays of 4 KiB to 64 MiB on tori, dragonflies and trees. Each rank sends one
+message at a time, and the ranks are placed on the network in the order of their numbers. On tori, the program also
+simulates all-reduces made for a torus, which send in all directions at once. The program prints two tables and
+verdicts on the papers' claims, and writes all numbers as CSV. The results have no intervals, because nothing in the
+simulation is random.
 """
 
 import argparse
@@ -40,7 +41,7 @@ def main() -> int:
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Return the command's arguments; exit with a message if they are wrong."""
+    """Parse and return the command-line arguments; exit with a message if they are wrong."""
     parser = argparse.ArgumentParser(prog=PROGRAM, description=__doc__.splitlines()[0].rstrip(":"))
     parser.add_argument("--network", choices=SETTINGS, action="append", help="network; all by default")
     parser.add_argument("--out", type=Path, default=Path("results/verdict-swing.csv"), help="(default: %(default)s)")

@@ -1,4 +1,4 @@
-"""The compared all-reduces: some send one message at a time, others send over all cables of a torus at once."""
+"""The compared all-reduces: some send one message at a time, and others send over all cables of a torus at once."""
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
@@ -11,18 +11,18 @@ from grsgd.comm.communicator import Communicator
 RING, HALVING, NEAR_FIRST, TREE = "ring", "halving-doubling", "near-first halving", "tree"
 SWING, BINE = "swing", "bine"
 ONE_PORT = (RING, HALVING, NEAR_FIRST, TREE, SWING, BINE)
-"""Names of all-reduces that send one message at a time; ranks are placed in the order of their numbers."""
+"""Names of the all-reduces that send one message at a time, with ranks placed in the order of their numbers."""
 BUCKET, TORUS_HALVING, TORUS_SWING = "bucket", "torus halving", "torus swing"
 ALL_PORTS = (BUCKET, TORUS_HALVING, TORUS_SWING)
-"""Names of all-reduces that are made for a torus, and send in all directions at once."""
+"""Names of the all-reduces that are made for a torus and send in all its directions at once."""
 
 
 def contenders(ranks: int, shape: Sequence[int] | None) -> dict[str, tuple[Callable, ...]]:
-    """Return the schedules of each all-reduce, by name; a rank runs all schedules of one all-reduce at the same time.
+    """Return the functions that make up each all-reduce, by name; a rank runs all functions of an all-reduce at once.
 
-    Each schedule, ``schedule(comm, x, tag)``, all-reduces a part of the array. The all-reduces of `ALL_PORTS` are
-    included if ``shape``, the shape of a torus, is given. All-reduces that need a power of two are left out for other
-    numbers of ranks.
+    Each function ``schedule(comm, x, tag)`` returns a generator for a driver, which all-reduces a part of the array.
+    The all-reduces in `ALL_PORTS` are included if ``shape`` is the shape of a torus, and not None. All-reduces that
+    need a power of two of ranks are left out for other numbers of ranks.
     """
     found = {name: (ALLREDUCE[name],) for name in (RING, HALVING, TREE, SWING, BINE)}
     if is_power_of_two(ranks):
@@ -36,10 +36,11 @@ def contenders(ranks: int, shape: Sequence[int] | None) -> dict[str, tuple[Calla
 
 
 def of_plans(*plans: Plan) -> tuple[Callable, ...]:
-    """Return one schedule of an all-reduce for each of the plans.
+    """Return a function for each plan in ``plans``, which all-reduces a part of the array by this plan.
 
-    The all-reduces of `ALL_PORTS` run side by side without waiting for each other. ``torus_swing_allreduce`` would
-    start their steps together, which delays tori whose dimensions have unequal sizes.
+    The functions of an all-reduce in `ALL_PORTS` run side by side without waiting for each other.
+    ``torus_swing_allreduce`` is not used, because it starts the steps of all parts together. To start the steps of all
+    parts together would delay tori whose dimensions have unequal sizes.
     """
     return tuple(partial(of_plan, plan=plan) for plan in plans)
 
@@ -50,20 +51,20 @@ def of_plan(comm: Communicator, x, tag: int, plan: Plan):
 
 @lru_cache
 def near_first_plan(ranks: int) -> Plan:
-    """Return the steps of recursive halving with partners at distances 1, 2, 4, ..., as in Open MPI and MPICH.
+    """Return the plan of recursive halving with partners at distances 1, 2, 4, ..., as in Open MPI and MPICH.
 
-    The largest part of the array goes to the nearest partner. In ``halving_doubling_allreduce``, it goes to the
-    farthest partner.
+    In the plan of Open MPI and MPICH, the largest part of the array goes to the nearest partner. In
+    ``halving_doubling_allreduce``, the largest part goes to the farthest partner.
     """
     return Plan(powers_of_two(ranks))
 
 
 @lru_cache
 def torus_halving_plans(shape: tuple[int, ...]) -> tuple[Plan, ...]:
-    """Return the plans of recursive halving on a torus; its steps alternate between the dimensions.
+    """Return the plans of recursive halving on a torus, whose steps alternate between the torus' dimensions.
 
-    One part of the array begins with each dimension. Each dimension has a second part, whose partners are moved by one
-    place, so that it uses the other cables.
+    For each dimension, one part of the array begins its steps with this dimension. A second part of the array per
+    dimension has partners that are moved by one place, so that it uses the cables that the first part leaves idle.
     """
     rings = [[powers_of_two(size, moved) for size in shape] for moved in (0, 1)]
     return tuple(Plan(in_turns(ring, shape, first)) for ring in rings for first in range(len(shape)))
@@ -71,10 +72,10 @@ def torus_halving_plans(shape: tuple[int, ...]) -> tuple[Plan, ...]:
 
 @lru_cache
 def bucket_plans(shape: tuple[int, ...]) -> tuple[Plan, ...]:
-    """Return the plans of the bucket algorithm (Jain, Sabharwal 2010), with one part per dimension and direction.
+    """Return the plans of the bucket algorithm (Jain, Sabharwal 2010), one for each dimension and direction of a torus.
 
-    Each plan is a reduce-scatter round the rings of one dimension after the other, and then an all-gather in the
-    reverse order.
+    Each plan makes a reduce-scatter around the rings of one dimension after the other, and an all-gather in the
+    reverse order of dimensions.
     """
     found = []
     for direction in (-1, 1):
@@ -86,7 +87,10 @@ def bucket_plans(shape: tuple[int, ...]) -> tuple[Plan, ...]:
 
 
 def powers_of_two(size: int, moved: int = 0) -> Sources:
-    """Return the partners of each place on a ring, at distances 1, 2, 4, ...; places are counted from ``moved``."""
+    """Return, for each distance 1, 2, 4, ..., the partner of each place on a ring.
+
+    Places on the ring are counted from the place ``moved``.
+    """
     steps = range(size.bit_length() - 1)
     return [[(((place - moved) % size ^ (1 << step)) + moved) % size for place in range(size)] for step in steps]
 

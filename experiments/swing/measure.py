@@ -1,4 +1,4 @@
-"""Simulation of one all-reduce: its simulated seconds, and the bytes on the network's cables."""
+"""Simulates one all-reduce, for its simulated seconds and the bytes on the cables of the network."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
@@ -16,7 +16,7 @@ from grsgd.testing.simulated import Ranks
 KIB, MIB = 2**10, 2**20
 SIZES = (4 * KIB, 64 * KIB, MIB, 16 * MIB, 64 * MIB)
 STEP_SECONDS = 1e-6
-"""Seconds added to each step of a rank, in runs with steps: about the cost of a message at its sender and receiver."""
+"""Seconds that are added to each step of a rank in runs with steps, about the cost of a message at both ends."""
 
 
 def size_text(nbytes: int) -> str:
@@ -24,9 +24,9 @@ def size_text(nbytes: int) -> str:
 
 
 class AllreduceRun(NamedTuple):
-    """An all-reduce of ``nbytes`` bytes on one of `SETTINGS`, which all ranks begin at once.
+    """An all-reduce of ``nbytes`` bytes on a network of `SETTINGS`, which all ranks begin at the same time.
 
-    The ranks do nothing else, except that a rank takes ``step_seconds`` whenever it has waited for messages.
+    Ranks take no time except for messages, and ``step_seconds`` after each wait for messages.
     """
 
     setting: str
@@ -36,11 +36,11 @@ class AllreduceRun(NamedTuple):
 
 
 class AllreduceNumbers(NamedTuple):
-    """The numbers of one all-reduce.
+    """The measured numbers of one all-reduce.
 
-    seconds: time until the last rank has its sum. sent: bytes that all ranks send. over_global: bytes over all cables
-    that join groups. busiest: bytes over the busiest direction of such a cable. ``over_global`` and ``busiest`` are 0
-    if no cable joins groups.
+    seconds: time until the last rank has the sum. sent: bytes that all ranks send. over_global: bytes over all cables
+    that join groups of ranks. busiest: bytes over the busiest direction of a cable that joins groups of ranks.
+    ``over_global`` and ``busiest`` are 0 if no cable of the network joins groups.
     """
 
     seconds: float
@@ -50,7 +50,10 @@ class AllreduceNumbers(NamedTuple):
 
 
 def points(settings: Iterable[str]) -> list[AllreduceRun]:
-    """Return all runs on these settings; runs with the most ranks come first, because they take longest."""
+    """Return all runs on the networks ``settings``.
+
+    Runs with the most ranks come first, because they take longest.
+    """
     found = []
     for title in sorted(settings, key=lambda title: -SETTINGS[title].ranks):
         names = contenders(SETTINGS[title].ranks, SETTINGS[title].shape)
@@ -76,17 +79,18 @@ def measure(point: AllreduceRun) -> AllreduceNumbers:
 
 
 def side_by_side(schedules: Sequence[Callable], comm, driver, nbytes: int):
-    """Run a schedule that all-reduces an array of ``nbytes`` bytes, one part of it with each of ``schedules``."""
+    """Generator for a driver: all-reduces an array of ``nbytes`` bytes, one part with each of ``schedules``."""
     parts = chunks(ShapeOnlyArray(nbytes // 4, np.float32), len(schedules))
     running = [schedule(comm, part, tag) for tag, (schedule, part) in enumerate(zip(schedules, parts, strict=True))]
-    if len(running) == 1:  # a schedule in the foreground may have its times calculated instead of simulated
+    # the times of an all-reduce that does not run in the background may be calculated instead of simulated
+    if len(running) == 1:
         yield from running[0]
     else:
         yield [driver.start(schedule) for schedule in running]
 
 
 def with_steps_of(seconds: float, schedule: Callable) -> Callable:
-    """Return a schedule like ``schedule`` in which a rank takes ``seconds`` after each wait for messages."""
+    """Return a function like ``schedule`` after each of whose waits for messages a rank takes ``seconds``."""
 
     def longer(comm, x, tag):
         for pending in schedule(comm, x, tag):

@@ -1,4 +1,4 @@
-"""The networks on which all-reduces are compared, and which of their cables join groups of ranks."""
+"""The networks on which all-reduces are compared, with the cables that join groups of ranks."""
 
 import math
 from collections.abc import Callable
@@ -8,15 +8,16 @@ from grsgd.simulator.cabling.cable import Cable
 from grsgd.simulator.network import NetworkSpec
 
 BANDWIDTH, LATENCY = "100gbit", "500ns"
-"""Bandwidth and latency of each cable, except cables of the tapered tree."""
+"""Bandwidth and latency of each cable, except for the cables between leaves and spine of the tapered tree."""
 TAPER = 4
-"""Ratio of the rate at which all ranks of a leaf can send to the rate of the leaf's cables to the spine."""
+"""Rate at which all ranks of a leaf together can send, divided by the rate of the leaf's cable to the spine."""
 
 
 class CabledNetwork(NamedTuple):
-    """A network, and the number of ranks that use it.
+    """A network, with the number of ranks that use it.
 
-    shape: shape of a torus. is_global: function that says whether a cable joins groups; on a torus all cables do.
+    shape: shape of a torus; None for any other network. is_global: function that returns whether a cable joins groups
+    of ranks, as all cables of a torus do.
     """
 
     title: str
@@ -32,18 +33,21 @@ def torus(*shape: int) -> CabledNetwork:
 
 
 def dragonfly(a: int, p: int, h: int, ranks: int) -> CabledNetwork:
-    """Return a dragonfly network whose groups have ``a`` routers with ``p`` ranks each."""
+    """Return a dragonfly network with ``a`` routers per group and ``p`` ranks per router."""
     spec = network(f"dragonfly:a={a},p={p},h={h}")
     return CabledNetwork(f"dragonfly, groups of {a * p}", spec, ranks, joins_groups)
 
 
 def fat_tree(k: int, ranks: int) -> CabledNetwork:
-    """Return a fat tree of switches with full bandwidth between pods."""
+    """Return a fat tree of switches, whose pods are connected with full bandwidth."""
     return CabledNetwork(f"fat tree, pods of {k * k // 4}", network(f"fat-tree:k={k}"), ranks, ends_at("core"))
 
 
 def tapered(of_leaf: int, ranks: int) -> CabledNetwork:
-    """Return a tree of leaves with ``of_leaf`` ranks; cables to the one spine carry a quarter of the ranks' rate."""
+    """Return a tree of leaves with ``of_leaf`` ranks each.
+
+    The cable from a leaf to the spine carries a quarter of the rate of the leaf's ranks.
+    """
     leaves = [range(begin, min(begin + of_leaf, ranks)) for begin in range(0, ranks, of_leaf)]
     uplink = f"{of_leaf * 100 / TAPER}gbit"
     cables = [{"from": f"leaf {number}", "to": list(leaf)} for number, leaf in enumerate(leaves)]
@@ -56,7 +60,7 @@ def network(medium: str, **more) -> NetworkSpec:
 
 
 def joins_groups(cable: Cable) -> bool:
-    """Return whether a cable of a dragonfly leads from a router to a router of another group."""
+    """Return True if a cable of a dragonfly connects routers of two groups."""
     ends = [place.removeprefix("router ").partition(".")[0] for place in (cable.source, cable.dest)]
     return cable.source.startswith("router") and cable.dest.startswith("router") and ends[0] != ends[1]
 

@@ -1,4 +1,4 @@
-"""The tables of the comparison of all-reduces: times, and traffic over global links."""
+"""The tables of the comparison of all-reduces: their times, and their traffic over cables that join groups of ranks."""
 
 from tabulate import tabulate
 
@@ -9,9 +9,9 @@ from experiments.swing.verdict import COMPARISONS, TRAFFIC_BYTES, Results, chang
 
 
 def times(results: Results) -> str:
-    """Return the table of Swing's speed relative to the fastest other all-reduce, which is named.
+    """Return the table of Swing's speed relative to the fastest compared all-reduce, whose name is stated.
 
-    The table has a row for each network and comparison.
+    The table has a row for each network and each comparison.
     """
     rows = []
     for title in SETTINGS:
@@ -24,7 +24,10 @@ def times(results: Results) -> str:
 
 
 def traffic(results: Results) -> str:
-    """Return the table of bytes over all global links, in units of the array; in brackets, over the busiest link."""
+    """Return the table of bytes over all global links, divided by the array's bytes.
+
+    The bytes over the busiest global link are in brackets.
+    """
     rows, names = [], (RING, TREE, HALVING, NEAR_FIRST, BINE)
     for title, setting in SETTINGS.items():
         found = [results.get(AllreduceRun(title, name, TRAFFIC_BYTES)) for name in names]

@@ -1,8 +1,10 @@
-"""Verdicts on the papers' claims about Swing and Bine. All numbers are exact, because nothing is random.
+"""Verdicts on the papers' claims about the all-reduces Swing and Bine.
 
-Swing (De Sensi et al. 2024): up to 3 times as fast as other all-reduces on tori, for vectors of 32 B to 128 MiB. Bine
-(De Sensi et al. 2025): up to 33 % less traffic over global links than binomial trees and butterflies. Both claims are
-taken from the papers' abstracts.
+All numbers on Swing and Bine are exact, because nothing in the simulation is random.
+
+Claim about Swing (De Sensi et al. 2024): it is up to 3 times as fast as other all-reduces on tori, for vectors of 32 B
+to 128 MiB. Claim about Bine (De Sensi et al. 2025): it sends up to 33 % fewer bytes over global links than binomial
+trees and butterflies. The claims about Swing and Bine are taken from the papers' abstracts.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,18 +28,18 @@ from experiments.swing.measure import SIZES, STEP_SECONDS, AllreduceNumbers, All
 from experiments.swing.networks import SETTINGS
 
 Results = Mapping[AllreduceRun, AllreduceNumbers]
-"""The numbers of each all-reduce."""
+"""The numbers (`AllreduceNumbers`) of each simulated all-reduce."""
 TIMES_AS_FAST, LESS_TRAFFIC = 3.0, 0.33
-"""The greatest effects that the papers claim: a factor of speed, and a relative saving of traffic."""
+"""The greatest effects that the papers claim: a factor of speed (Swing), and a relative saving of traffic (Bine)."""
 REPRODUCED, PARTLY, NOT = "reproduced", "partly reproduced", "not reproduced"
 TRAFFIC_BYTES = SIZES[-1]
-"""Number of bytes of the arrays whose traffic is compared; traffic is proportional to the bytes."""
+"""Number of bytes of the arrays whose traffic is compared; the traffic is proportional to this number."""
 JOBS = (64, 256)
-"""Numbers of ranks of the jobs whose traffic is counted over groups of all sizes."""
+"""Numbers of ranks of the jobs whose traffic is counted between groups of all sizes."""
 
 
 class Comparison(NamedTuple):
-    """A variant of Swing, and the all-reduces that it is compared with."""
+    """A variant of Swing, with the all-reduces with which it is compared."""
 
     title: str
     ours: str
@@ -52,7 +54,7 @@ COMPARISONS = (ONE_PORT, ALL_PORTS, ALL_PORTS_AND_STEPS)
 
 
 class Gain(NamedTuple):
-    """The speed of Swing relative to the fastest other all-reduce, on a network, for an array of ``nbytes`` bytes."""
+    """The speed of Swing divided by the fastest compared all-reduce's, on a network, for one size of the array."""
 
     times: float
     fastest: str
@@ -61,7 +63,7 @@ class Gain(NamedTuple):
 
 
 def gain(results: Results, comparison: Comparison, setting: str, nbytes: int) -> Gain | None:
-    """Return the gain on a network for one size of the array; None if the gain was not simulated."""
+    """Return the speed-up by Swing on a network for one size of the array; None if no run gives the speed-up."""
 
     def seconds(name):
         found = results.get(AllreduceRun(setting, name, nbytes, comparison.step_seconds))
@@ -76,7 +78,7 @@ def gain(results: Results, comparison: Comparison, setting: str, nbytes: int) ->
 
 
 def gains(results: Results, comparison: Comparison, settings: Sequence[str]) -> list[Gain]:
-    """Return the gains for all sizes of the array on some networks."""
+    """Return the speed-ups by Swing for all sizes of the array on the networks ``settings``."""
     found = [gain(results, comparison, setting, nbytes) for setting in settings for nbytes in SIZES]
     return [each for each in found if each is not None]
 
@@ -88,7 +90,7 @@ def change(results: Results, setting: str, against: str) -> float | None:
 
 
 def verdicts(results: Results) -> Iterator[str]:
-    """Yield lines of text on both claims, and on related observations."""
+    """Yield sentences with verdicts on the claims about Swing and Bine, and on related observations."""
     measured = {point.setting for point in results}
     tori = [title for title, setting in SETTINGS.items() if title in measured and setting.shape]
     grouped = [title for title, setting in SETTINGS.items() if title in measured and not setting.shape]
@@ -103,7 +105,7 @@ def verdicts(results: Results) -> Iterator[str]:
 
 
 def on_swing(results: Results, tori: Sequence[str]) -> str:
-    """Return a sentence on the claim about Swing."""
+    """Return a sentence with the verdict on the claim about Swing."""
     found = [each for comparison in COMPARISONS for each in gains(results, comparison, tori)]
     best = max(found, key=lambda each: each.times)
     word = REPRODUCED if best.times >= TIMES_AS_FAST else PARTLY if best.times > 1.05 else NOT
@@ -114,7 +116,7 @@ def on_swing(results: Results, tori: Sequence[str]) -> str:
 
 
 def line(results: Results, comparison: Comparison, settings: Sequence[str], where: str) -> str:
-    """Return a sentence on how often, and by how much, Swing is the fastest."""
+    """Return a sentence that says how often Swing is the fastest all-reduce, and by which factor."""
     found = gains(results, comparison, settings)
     best, worst = (choose(found, key=lambda each: each.times) for choose in (max, min))
     faster = sum(each.times > 1 for each in found)
@@ -130,7 +132,7 @@ def described(found: Gain) -> str:
 
 
 def on_bine(results: Results, settings: Sequence[str]) -> str:
-    """Return a sentence on the claim about Bine, from simulated cables and from counted traffic."""
+    """Return a sentence with the verdict on the claim about Bine, from simulated cables and from counted traffic."""
     near = {title: share for title in settings if (share := change(results, title, NEAR_FIRST)) is not None}
     far = [share for title in settings if (share := change(results, title, HALVING)) is not None]
     best, worst = min(near, key=near.get), max(near, key=near.get)
@@ -144,14 +146,14 @@ def on_bine(results: Results, settings: Sequence[str]) -> str:
 
 
 def word_on_traffic(shares: Sequence[float]) -> str:
-    """Return the verdict on Bine from relative changes of traffic; changes below 0 mean that Bine sends less."""
+    """Return the verdict on Bine, given relative changes of traffic, which are below 0 if Bine sends less."""
     if max(shares) <= 0 and min(shares) <= 0.9 * -LESS_TRAFFIC:
         return REPRODUCED
     return PARTLY if min(shares) < 0 else NOT
 
 
 def on_groups() -> str:
-    """Return a sentence on Bine's traffic, counted for groups of all sizes and offsets."""
+    """Return a sentence on Bine's traffic between groups, counted for groups of all sizes and offsets."""
     parts = []
     for ranks in JOBS:
         found, special = changes(ranks, places(ranks)), changes(ranks, aligned(ranks))
@@ -168,7 +170,7 @@ def on_groups() -> str:
 
 
 def on_both(results: Results) -> str:
-    """Return a sentence on the networks where Swing and Bine take the same time."""
+    """Return a sentence with the networks on which Swing and Bine take equally long."""
     pairs = [
         (point.setting, found == results[twin])
         for point, found in results.items()

@@ -5,8 +5,8 @@
     python -m experiments.tables --scale desk --hours 2           # a part; the same command makes the next part
     python -m experiments.tables --report                         # as ``make report``
 
-Run files are stored in results/SCALE/runs. Runs that exist are not repeated, so the same command continues after an
-interruption.
+Run files are stored in results/SCALE/runs. A run whose run file exists is not repeated, so the same command continues
+after an interruption.
 """
 
 import argparse
@@ -50,9 +50,9 @@ from grsgd.job.ending import exit_on_signals
 from grsgd.testbed.hosts import TestbedError
 
 RECORDS = ROOT / "docs" / "results"
-"""Folder of the recorded runs, in the repository."""
+"""Folder of the recorded runs in the repository, with a folder for each scale (size of the experiments)."""
 NOT_ALL_MADE = 3
-"""Exit code if the time given with ``--hours`` was over before all runs were made."""
+"""Exit code of the command if the hours given with ``--hours`` passed before all runs were made."""
 
 
 def main() -> int:
@@ -76,7 +76,7 @@ def main() -> int:
 
 
 def write_page(options: argparse.Namespace, folder: Path) -> int:
-    """Write the report, or docs/results.md, from the existing results; return the exit code."""
+    """Write the report, or docs/results.md, from the existing results; return the exit code of the command."""
     papers = [folder_of(paper) for paper in PAPERS]
     try:
         if options.results_page:
@@ -92,9 +92,10 @@ def write_page(options: argparse.Namespace, folder: Path) -> int:
 
 @contextmanager
 def only_one(folder: Path):
-    """Return a context in which no other process can make tables in the folder, because it would disturb timed runs.
+    """Return a context in which no other process can make tables in ``folder``.
 
-    Raises Unfinished if another process makes tables.
+    A second process would disturb the runs that are timed. Raises Unfinished if another process is making tables in
+    the folder.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     lock = folder.with_suffix(".lock")
@@ -109,10 +110,11 @@ def only_one(folder: Path):
 
 
 def make_plans(options: argparse.Namespace, folder: Path) -> list[Plan]:
-    """Return the plans of runs for the chosen targets (tables or figures).
+    """Return the plans of all runs that the chosen targets (tables or figures) need.
 
-    The first plan makes runs with the present code. At a scale that uses recorded runs, each other version of the code
-    that has made runs gets a plan. A version's plan has the targets for which this version has made all runs.
+    The first plan is for the code as it is now, and missing runs are made for this plan. At a scale that uses recorded
+    runs, each earlier version of the code that has made runs has a plan, too. The plan of an earlier version has the
+    targets for which this version of the code has made all runs.
     """
     scale = SCALES[options.scale]
     is_joined = scale.is_joined or options.recorded
@@ -131,7 +133,7 @@ def plan_of(options: argparse.Namespace, store: Store) -> Plan:
 
 
 def foretell(options: argparse.Namespace, folder: Path) -> int:
-    """Print how long the missing runs are expected to take; return the exit code."""
+    """Print how long the missing runs will probably take; return the exit code of the command."""
     plans = make_plans(options, folder)
     on = plans[0].store.hosts
     costs = costs_on(on)
@@ -140,15 +142,17 @@ def foretell(options: argparse.Namespace, folder: Path) -> int:
 
 
 def costs_on(on: Hosts) -> Costs:
-    """Return estimates of durations on these hosts; if the hosts are not emulated, a rank has one core."""
+    """Return an object that estimates durations of runs on ``on``.
+
+    If the hosts are not emulated, each rank is assumed to have one core.
+    """
     return Costs(on.cpu if on.emulated else 1.0)
 
 
 def record(options: argparse.Namespace, folder: Path) -> int:
     """Pack the existing runs of all targets into docs/results, and print the size of the archives.
 
-    Raises Unfinished, and changes nothing, if a run was made by code that was not committed, unless the run was
-    recorded before.
+    If a run was made by uncommitted code, and was not recorded before, nothing is changed, and Unfinished is raised.
     """
     recorded, plans = RECORDS / options.scale, make_plans(options, folder)
     plans += second_looks(plans, TARGETS)
@@ -169,11 +173,11 @@ def record(options: argparse.Namespace, folder: Path) -> int:
     return 0
 
 
-# ---- making tables
+# ---- functions that make tables
 
 
 def make_tables(options: argparse.Namespace, folder: Path) -> int:
-    """Make the missing runs, the outcomes of the targets and the report; return the exit code.
+    """Make the missing runs, the outcomes of the targets (tables or figures) and the report; return the exit code.
 
     Raises ConfigError, DataError, TestbedError and Unfinished.
     """
@@ -193,7 +197,8 @@ def make_tables(options: argparse.Namespace, folder: Path) -> int:
     undecided = sequential.undecided_targets(outcomes) if SCALES[options.scale].has_second_look else []
     if second := second_looks(plans, undecided):
         for plan in second:
-            if plan.store is plans[0].store:  # the other plans are for other versions of the code, which cannot run
+            # plans of earlier versions of the code are skipped, because only the present code can run
+            if plan.store is plans[0].store:
                 make_runs([plan], maker, piecewise=bool(options.hours))
         outcomes, missing = collect_outcomes([*plans, *map(with_all_runs, second)], options, folder)
     show(outcomes, folder)
@@ -211,9 +216,9 @@ def make_tables(options: argparse.Namespace, folder: Path) -> int:
 
 
 def remove_runs(folder: Path):
-    """Remove the runs and calibrations of a scale (size of the experiment).
+    """Remove all runs and calibrations of a scale (size of the experiments) from ``folder``.
 
-    Raises Unfinished if recorded runs would restore them.
+    Raises Unfinished if the scale has recorded runs, which would be copied into ``folder`` again.
     """
     if SCALES[folder.name].is_joined and (recorded := RECORDS / folder.name).exists():
         raise Unfinished(f"--fresh: the runs recorded in {recorded} count as made; remove that folder first")
@@ -222,9 +227,10 @@ def remove_runs(folder: Path):
 
 
 def make_runs(plans: list[Plan], maker: Maker, piecewise: bool):
-    """Make the runs of all targets together; if ``piecewise``, make the runs of one target after the other.
+    """Make the runs of all targets (tables or figures) together.
 
-    With ``piecewise``, the first targets (tables or figures) are complete even if there is no time for all targets.
+    If ``piecewise`` is true, the runs of one target are made after the runs of another. If ``piecewise`` is true, the
+    first targets are complete even if the time does not suffice for all targets.
     """
     found, plan = forecast.forecast_targets(plans, maker.costs), plans[0]
     print(forecast.sum_up(found.values(), maker.costs, maker.side_by_side), file=sys.stderr)
@@ -240,13 +246,16 @@ def make_runs(plans: list[Plan], maker: Maker, piecewise: bool):
 
 
 def fetch_data(missing: Iterable[RunSpec]):
-    """Download the missing public data sets that the missing runs need. Raises DataError."""
+    """Download the public data sets that ``missing`` runs need and that are not on the disk. Raises DataError."""
     for name, folder in forecast.to_fetch(missing):
         fetch(name, folder, partial(print, file=sys.stderr))
 
 
 def second_looks(plans: list[Plan], targets: Iterable[str]) -> list[Plan]:
-    """Return plans of these targets with twice the number of seeds; a plan without any of the targets is left out."""
+    """Return plans for ``targets`` with twice as many seeds as ``plans``.
+
+    A plan that has none of the targets is left out.
+    """
     wanted, second = set(targets), []
     for plan in plans:
         conditions = replace(plan.conditions, looks=sequential.LOOKS)
@@ -256,14 +265,15 @@ def second_looks(plans: list[Plan], targets: Iterable[str]) -> list[Plan]:
 
 
 def with_all_runs(plan: Plan) -> Plan:
-    """Return the plan with only those targets (tables or figures) whose runs all exist."""
+    """Return a copy of the plan with only the targets (tables or figures) whose runs all exist."""
     return Plan(plan.conditions, plan.store, {name: of for name, of in plan.needs.items() if plan.is_complete(name)})
 
 
 def collect_outcomes(plans: list[Plan], options: argparse.Namespace, folder: Path) -> tuple[list[Outcome], list[str]]:
-    """Return the outcomes of the targets (tables, figures) whose runs exist; a target's last plan gives its outcome.
+    """Return the outcomes of the targets (tables or figures) whose runs all exist.
 
-    The second value has a line for each target without an outcome, which names a missing run.
+    If several plans have a target, the last of these plans gives the outcome. The second returned value has a line for
+    each target without an outcome, with the name of a missing run.
     """
     missing, outcomes = [], {}
     of_target = {target: plan for plan in plans for target in plan.needs}
@@ -277,7 +287,7 @@ def collect_outcomes(plans: list[Plan], options: argparse.Namespace, folder: Pat
 
 
 def show(outcomes: list[Outcome], folder: Path):
-    """Save the outcomes in the folder, and print them as text."""
+    """Save the outcomes of targets in ``folder``, and print them as text."""
     claims = read_claims([folder_of(paper) for paper in PAPERS])
     for shown in outcomes:
         shown.save(folder)
@@ -285,7 +295,7 @@ def show(outcomes: list[Outcome], folder: Path):
 
 
 def command(target: Target, options: argparse.Namespace) -> str:
-    """Return the command that makes the target, as a user types it."""
+    """Return the shell command by which a user makes the target (table or figure)."""
     words = [f"make table-{target.name}"]
     words += [f"IMAGENET={shlex.quote(str(options.imagenet))}" if options.imagenet else f"SCALE={options.scale}"]
     return " ".join([*words, *([f"SET={shlex.quote(' '.join(options.set))}"] if options.set else [])])

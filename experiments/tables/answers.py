@@ -1,8 +1,9 @@
-"""The evidence for and against a paper's claim: of all scales together, sorted by its weight, and with its certainty.
+"""The evidence for and against a claim of a paper, at all scales together, sorted by weight, with its certainty.
 
-Measured evidence comes before counted evidence, and simulated times come last. Within each kind of evidence, the scale
-(size of the experiment) with the most evidence comes first, then the smaller p value. Therefore, no scale hides a
-result of another scale.
+Comparisons of measured times weigh most, comparisons without times (such as bytes) less, and comparisons of simulated
+times least. Among comparisons of one kind, the scale (size of the experiment) with the most evidence weighs most, and
+within a scale the comparison with the least p value. Results of all scales are sorted together, so that no scale hides
+a result of another scale.
 """
 
 from collections.abc import Sequence
@@ -26,22 +27,22 @@ from experiments.tables.claims import EXPECTED, ClaimResult, PaperResult
 from experiments.tables.wording import without_source
 
 IN_SIMULATED_TIME = SIMULATED, TIMING_ONLY
-"""Sources of simulated times."""
+"""Sources of times that are simulated."""
 SURE, ONE_SIDED, OPEN = "A", "B", "C"
 GRADES = {
     SURE: "measured and simulated times agree, or the cases compare bytes or accuracies",
     ONE_SIDED: "measured times only, or simulated times only, with the simulator's error",
     OPEN: "undecided, with the number of seeds that would decide it",
 }
-"""Grades of certainty of the evidence on a claim, with their meaning."""
+"""Grades of certainty that a page states for the evidence on a claim, with their meaning."""
 DECIDED = SUPPORTED, REFUTED, ALIKE
-"""Verdicts of cases (comparisons for a claim) that are decided."""
+"""Verdicts of a comparison that decide for or against a claim."""
 
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """A case (comparison) with the outcome that contains it, and the position of its scale in the order of evidence."""
+    """A comparison (case) with the outcome that contains it, and the rank of its scale in the order of evidence."""
 
     outcome: Outcome
     case: Case
@@ -53,24 +54,27 @@ class Evidence:
 
     @property
     def place(self) -> tuple[str, str]:
-        """Return the baseline and the condition of the case, with "rank" for "host" and without the source of times."""
+        """Return the comparison's baseline and condition, with "rank" for "host" and without the source of times."""
         return self.case.baseline, condition(self.case)
 
     @property
     def rank(self) -> tuple:
-        """Return the sort key of the evidence; the evidence with the most weight has the least key."""
+        """Return the sort key of this evidence; the evidence that weighs most has the least key."""
         p = self.case.p if self.case.p is not None else 1.0
         return self.is_simulated, self.case.source != MEASURED, self.scale_rank, p
 
 
 def condition(case: Case) -> str:
-    """Return a comparison's condition without the source of its times, and with "one rank" for "one host"."""
+    """Return a comparison's condition without the source of its times, and with "one rank" in place of "one host"."""
     return without_source(case.condition).replace("one host", "one rank")
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A claim and its results at all scales. results: one result per scale, the scale with the most evidence first."""
+    """The results on one claim at all scales (sizes of experiments).
+
+    results: one result per scale; the scale with the most evidence is first.
+    """
 
     results: Sequence[ClaimResult]
 
@@ -80,7 +84,10 @@ class Answer:
 
     @cached_property
     def everything(self) -> list[Evidence]:
-        """Return all cases of all scales, controls included, by weight; a case that several scales have comes once."""
+        """Return the comparisons of all scales, including controls, sorted by weight.
+
+        A comparison that several scales have is returned once.
+        """
         found = {}
         for scale_rank, result in enumerate(self.results):
             for outcome, case in ((outcome, case) for outcome, finding in result.found for case in finding.cases):
@@ -89,7 +96,10 @@ class Answer:
 
     @cached_property
     def evidence(self) -> list[Evidence]:
-        """Return the counted comparisons, except simulated comparisons that measured ones at their scale contradict."""
+        """Return the comparisons that count as evidence.
+
+        Simulated comparisons are left out if measured comparisons at the same scale contradict them.
+        """
         counted = [one for one in self.everything if one.case.kind == EVIDENCE]
         by_clock = {
             (one.scale_rank, one.place): one.case.verdict for one in reversed(counted) if self._is_decided_by_clock(one)
@@ -107,17 +117,17 @@ class Answer:
 
     @property
     def off(self) -> list[Evidence]:
-        """Return the simulated comparisons that do not count, because simulated and measured times differ too much."""
+        """Return the simulated comparisons that do not count because simulated and measured times differ too much."""
         return [one for one in self.everything if one.case.kind == OFF]
 
     @property
     def holding(self) -> list[Evidence]:
-        """Return the cases (comparisons) that support the claim."""
+        """Return the comparisons that support the claim."""
         return [one for one in self.evidence if one.case.verdict == SUPPORTED]
 
     @property
     def failing(self) -> list[Evidence]:
-        """Return the cases (comparisons) against the claim: refuted cases, and cases without a difference."""
+        """Return the comparisons that are against the claim: their verdict is "refuted" or "no difference"."""
         return [one for one in self.evidence if one.case.verdict in (REFUTED, ALIKE)]
 
     @property
@@ -126,7 +136,7 @@ class Answer:
 
     @property
     def is_built(self) -> bool:
-        """Return whether all cases are true by construction, or controls, so that no other result was possible."""
+        """Return True if all comparisons are controls or true by construction, so that no other result was possible."""
         kinds = {one.case.kind for one in self.everything}
         return BY_CONSTRUCTION in kinds and kinds <= {BY_CONSTRUCTION, CONTROL}
 
@@ -138,7 +148,7 @@ class Answer:
         return dict(zip(paper.by_scale, self.results, strict=True))
 
     def grade(self, one: Evidence) -> str:
-        """Return the grade of certainty of a case (comparison): sure, one-sided or open."""
+        """Return the grade of certainty of a comparison, a key of ``GRADES``."""
         if one.case.verdict not in DECIDED:
             return OPEN
         others = {other.is_simulated for other in self.evidence if other.place == one.place and _agree(other, one)}
@@ -155,7 +165,10 @@ def _agree(one: Evidence, other: Evidence) -> bool:
 
 @dataclass(frozen=True)
 class PaperAnswers:
-    """The evidence on all claims of a paper. by_scale: the results for the paper, by the name of the scale."""
+    """The evidence on all claims of a paper.
+
+    by_scale: the results for the paper, by name of the scale (size of the experiments).
+    """
 
     by_scale: dict[str, PaperResult]
 
@@ -173,16 +186,19 @@ class PaperAnswers:
 
     @property
     def own(self) -> list[Answer]:
-        """Return the evidence on each claim that the paper itself makes."""
+        """Return the evidence on each claim that the paper makes itself."""
         return [answer for answer in self.answers if answer.claim["kind"] != EXPECTED]
 
     @property
     def expected(self) -> list[Answer]:
-        """Return the evidence on each claim that is not in the paper, but expected of the paper's method."""
+        """Return the evidence on each claim that the paper does not make, but that its method leads one to expect."""
         return [answer for answer in self.answers if answer.claim["kind"] == EXPECTED]
 
     @cached_property
     def main(self) -> list[Answer]:
-        """Return the evidence on each claim of the paper's abstract: the headline, and the claims in ``beside``."""
+        """Return the evidence on each claim of the paper's abstract.
+
+        The main claim is first, and the claims in ``beside`` follow.
+        """
         by_id = {answer.claim["id"]: answer for answer in self.answers}
         return [by_id[name] for name in [self.about["headline"], *self.about.get("beside", [])]]

@@ -1,4 +1,4 @@
-"""The options of ``python -m experiments.tables``."""
+"""The command-line options of ``python -m experiments.tables``."""
 
 import argparse
 from pathlib import Path
@@ -11,7 +11,10 @@ PROGRAM = "python -m experiments.tables"
 
 
 def parse_arguments(description: str) -> argparse.Namespace:
-    """Return the command's arguments, with the list ``targets``; exit with a message if the arguments are wrong."""
+    """Parse and return the command-line arguments, to which ``targets``, the list of chosen targets, is added.
+
+    Exits with a message if the arguments are wrong.
+    """
     parser = argparse.ArgumentParser(prog=PROGRAM, description=description)
     parser.add_argument(
         "names", nargs="*", metavar="NAME", help="a table, a figure, or a paper for all its tables (default: all)"

@@ -1,4 +1,4 @@
-"""The figure of break-evens: the ratio of communication to computation from which on each method saves time."""
+"""Draws the break-evens: the ratio of communication to computing time from which on each method saves time."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,7 +11,7 @@ from grsgd.runs.series import COLOURS
 
 PAYS, DOES_NOT, UNKNOWN = COLOURS[2], "#bbbbbb", "#e6e6e6"
 UNSURE = "#a5d6bf"
-"""Colour of a saving that was simulated, if simulated times differ from measured times by more than 10 %."""
+"""Colour of a simulated saving, if simulated times differ from measured times by more than 10 %."""
 TITLE = "The cost of communication from which on each method saves time, with equal ranks"
 REACHES = "saves the paper's number from here on"
 ROW_INCHES, WIDTH = 0.3, 8.2
@@ -19,7 +19,7 @@ TICKS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100)
 
 
 def words(one: BreakEven) -> str:
-    """Return the description of a break-even for the alternative text of the figure."""
+    """Return the description of a break-even for readers who do not see the figure."""
     if not one.is_known:
         return f"{one.method} against {one.against}: not known from {one.first:.2g} to {one.last:.2g}"
     begins = one.text() if one.low is None else f"from {one.text()} on"
@@ -29,9 +29,11 @@ def words(one: BreakEven) -> str:
 
 
 def draw(found: Sequence[BreakEven], elsewhere: Mapping[str, str]) -> str:
-    """Return an SVG with a row for each break-even, green above the ratio at which the method begins to save time.
+    """Return an SVG with a row for each break-even.
 
-    elsewhere: reasons by method, for methods whose saving does not depend on links.
+    A row is green above the ratio from which on the method saves time.
+
+    elsewhere: for methods whose saving does not depend on links, the reason by name of the method.
     """
     count = len(found) + len(elsewhere)
     figure = Figure(figsize=(WIDTH, 1.1 + ROW_INCHES * count), layout="constrained")

@@ -1,4 +1,4 @@
-"""Results of checks that support the page of results; each result is a dataclass in a JSON file."""
+"""Loads and saves the results of checks that the results page quotes; each result is a dataclass in a JSON file."""
 
 import json
 from dataclasses import asdict
@@ -8,9 +8,9 @@ from grsgd.files import atomic_write
 
 
 def load(kind: type, path: Path):
-    """Return the dataclass ``kind`` read from a JSON file; None if the file does not exist.
+    """Read a dataclass of type ``kind`` from a JSON file; return None if the file does not exist.
 
-    Raises ValueError for a damaged file.
+    Raises ValueError if the file is damaged.
     """
     if not path.exists():
         return None
@@ -21,6 +21,6 @@ def load(kind: type, path: Path):
 
 
 def save(found, path: Path):
-    """Write a dataclass to a JSON file."""
+    """Write the dataclass ``found`` to a JSON file."""
     with atomic_write(path) as partly:
         partly.write_text(json.dumps(asdict(found), indent=1) + "\n", encoding="utf-8")

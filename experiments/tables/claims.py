@@ -1,4 +1,4 @@
-"""The claims of the papers, and the findings (results of comparisons) on each claim."""
+"""The claims of the papers, with the findings (comparisons and their verdicts) on each claim."""
 
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,10 +25,10 @@ METHODS = {
 
 @dataclass(frozen=True)
 class ClaimResult:
-    """A claim and the findings on it, each with the outcome that contains it.
+    """A claim of a paper, with the findings on it, each paired with the outcome that contains it.
 
-    missing: names of the claim's targets that have not been made. silent: names of the claim's targets that have no
-    finding on the claim.
+    missing: names of the claim's targets (tables or figures) that have not been made. silent: names of the claim's
+    targets that have been made, but have no finding on the claim.
     """
 
     claim: dict
@@ -42,7 +42,7 @@ class ClaimResult:
 
     @property
     def evidence(self) -> list[Case]:
-        """Return the cases (comparisons) that count for the verdict."""
+        """Return the comparisons that count for the verdict on the claim."""
         return [case for _, finding in self.found for case in finding.evidence]
 
     @property
@@ -54,7 +54,7 @@ class ClaimResult:
 
     @property
     def words(self) -> str:
-        """Return the verdict with the numbers of cases, or the reason why there is no verdict."""
+        """Return the verdict with the numbers of comparisons, or the reason why there is no verdict."""
         if not self.found:
             return self.claim.get("not_covered", self.verdict)
         return Finding(self.claim["id"], "", self.cases).verdict
@@ -62,10 +62,11 @@ class ClaimResult:
 
 @dataclass(frozen=True)
 class PaperResult:
-    """A paper with the results on its claims.
+    """A paper, with the results on all of its claims.
 
-    about: the [paper] table of its claims.toml. setup: trainings of the paper, and the trainings that repeat them.
-    targets: names in the order of the claims, then the names that no claim mentions.
+    about: the [paper] table of the paper's claims.toml. setup: trainings of the paper, with the trainings that repeat
+    them. targets: names of the paper's targets (tables or figures), first in the order of the claims, then the targets
+    that no claim mentions.
     """
 
     id: str
@@ -76,25 +77,26 @@ class PaperResult:
 
     @property
     def own(self) -> list[ClaimResult]:
-        """Return the results on the claims that the paper itself makes."""
+        """Return the results on the claims that the paper makes itself."""
         return [result for result in self.claims if result.claim["kind"] != EXPECTED]
 
     @property
     def expected(self) -> list[ClaimResult]:
-        """Return the results on the claims that are not in the paper, but expected of the paper's method."""
+        """Return the results on the claims that the paper does not make, but that its method leads one to expect."""
         return [result for result in self.claims if result.claim["kind"] == EXPECTED]
 
     @cached_property
     def headline(self) -> ClaimResult | None:
-        """Return the result on the headline claim of the paper; None if there is no headline."""
+        """Return the result on the main claim of the paper; None if claims.toml names none."""
         return next((result for result in self.claims if result.claim["id"] == self.about.get("headline")), None)
 
 
 def read_claims(papers: Iterable[Path]) -> dict[str, dict]:
-    """Return the claims of ``papers``, folders with a claims.toml, by id; ``paper`` in a claim is the folder's name.
+    """Return the claims of the papers by id.
 
-    Raises ValueError for an id that is given twice, and for a headline that is not a claim. A claim also needs a kind,
-    a method, and either targets or a reason why there are none; ValueError is raised if one of them is missing.
+    ``papers``: folders with a claims.toml. Each claim also has the name of its paper's folder, as ``paper``. Raises
+    ValueError if an id is given twice, and if the headline of a paper is not one of its claims. Raises ValueError if a
+    claim lacks a kind, a method, or either targets or a reason why it has no targets.
     """
     claims = {}
     for paper in papers:
@@ -118,15 +120,17 @@ def _check(claim: dict, paper: Path):
 
 
 def read(paper: Path) -> dict:
-    """Return the content of the paper's claims.toml."""
+    """Return the content of the claims.toml in a paper's folder."""
     return tomllib.loads((paper / "claims.toml").read_text(encoding="utf-8"))
 
 
 def results(papers: Sequence[Path], outcomes: Mapping[str, Outcome]) -> list[PaperResult]:
-    """Return the results on every claim of the papers, and last the outcomes that belong to no paper, if there are any.
+    """Return the results on every claim of the papers.
 
-    outcomes: outcomes by target. Raises ValueError for claims that ``read_claims`` refuses, and for a finding on a
-    claim that no paper makes.
+    Outcomes that belong to no paper, if there are any, are added at the end.
+
+    outcomes: outcomes of targets, by name of the target. Raises ValueError if ``read_claims`` refuses the claims, or
+    if an outcome has a finding on a claim that no paper makes.
     """
     claims = read_claims(papers)
     for outcome in outcomes.values():

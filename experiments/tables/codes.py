@@ -1,4 +1,4 @@
-"""The versions of the code that made the runs of a target: all runs of a target are from one version."""
+"""Assigns each target (table or figure) to one version of the code, which has made all runs of the target."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -9,14 +9,14 @@ from experiments.runner.plan import Plan
 from grsgd.runs.run_file import Run
 
 DIRTY = "-dirty"
-"""End of the name of a commit with uncommitted changes, whose code cannot be obtained again."""
+"""End of the name of a commit if the code had uncommitted changes, so that this code cannot be obtained again."""
 
 
 def share(plans: Sequence[Plan]):
-    """Leave each target in one of the plans; each plan has the runs of one version of the code.
+    """Keep each target (table or figure) in only one of the plans, which are for several versions of the code.
 
-    The target stays in the first plan that has all of its runs. If no plan has all of them, it stays in ``plans[0]``,
-    which makes missing runs.
+    A target remains in the first plan of which all runs for the target exist. If no plan has all runs of a target, the
+    target remains in ``plans[0]``, for which missing runs are made.
     """
     first, *others = plans
     for target in list(first.needs):
@@ -27,7 +27,7 @@ def share(plans: Sequence[Plan]):
 
 
 def check_committed(runs: Mapping[Path, Run], recorded: Collection[str]):
-    """Raise Unfinished if a run was made by code that was not committed, unless its file was recorded before."""
+    """Raise Unfinished if uncommitted code made a run, unless the run file was recorded before."""
     commits = Counter(
         str(run.attributes.get("commit") or "no commit") for file, run in runs.items() if file.name not in recorded
     )

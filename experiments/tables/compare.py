@@ -1,7 +1,7 @@
-"""Comparisons that several papers have in common: settings in which algorithms are compared, and tables of the results.
+"""Comparisons that several papers need: the settings in which algorithms are compared, and tables of the results.
 
-A comparison is an object whose methods ``needs`` and ``show`` are the two functions of a target. A *place* is a
-setting without a configuration, at which several algorithms are compared.
+Each kind of comparison is a class, whose methods ``needs`` and ``show`` are the two functions of a target. A *place*
+is a setting without a configuration, in which several algorithms are compared with each other.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -23,11 +23,14 @@ from grsgd.simulator.network import TAKES_PROCESSOR
 
 ALONE, NEVER = "one rank alone", "ranks that never communicate"
 CONTROLS = (ALONE, NEVER)
-"""The controls: a comparison with them shows whether communication is the reason for an algorithm's success."""
+"""Names of the controls.
+
+A comparison with the controls shows whether an algorithm succeeds because its ranks communicate.
+"""
 MAX_BARS = 4
-"""Greatest number of groups of bars in a panel; more groups are drawn as lines over the number of ranks."""
+"""Greatest number of groups of bars in a panel; with more groups, the panel has lines over the ranks."""
 CLOCK_SEEDS = 3
-"""Number of seeds for measured steps, and for cases whose runs take minutes."""
+"""Number of seeds of runs for measured steps, and of runs that take minutes."""
 SECONDS = "Seconds to the target accuracy."
 TIMES = "time to the target accuracy"
 SHARED_TRAJECTORY_NOTE = (
@@ -41,14 +44,14 @@ SHARED_TRAJECTORY_NOTE = (
 )
 
 Settings = dict[Setting, dict[str, Setting]]
-"""Settings by place (setting without a configuration) and by name of the algorithm."""
+"""Settings by place (a setting without a configuration), and by name of the algorithm at the place."""
 
 
 def places(conditions: Conditions, scenarios: Iterable[Scenario], measured: Iterable[Scenario] = ()) -> list[Setting]:
-    """Return the places (settings without a configuration) of a comparison.
+    """Return the places (settings without a configuration) in which algorithms are compared.
 
-    Each scenario without slow hosts has a place in simulated time. Each possible scenario in ``measured`` has a place
-    in measured time.
+    Each scenario without slow hosts has a place with simulated times for each number of ranks. Each scenario in
+    ``measured`` that is possible has a place with measured times for each number of ranks.
     """
     found = []
     for scenario in scenarios:
@@ -60,27 +63,30 @@ def places(conditions: Conditions, scenarios: Iterable[Scenario], measured: Iter
 
 
 def settings_at(where: Iterable[Setting], configs: Mapping[str, str]) -> Settings:
-    """Return a setting for each configuration at each place; a place is a setting without a configuration."""
+    """Return a setting for each configuration in ``configs`` at each place (setting without a configuration)."""
     return {place: {name: place.but(config=config) for name, config in configs.items()} for place in where}
 
 
 def map_needs(need: Callable[[Setting], Need], settings: Settings) -> dict[Setting, Need]:
-    """Return the need of each setting, made by the function ``need``."""
+    """Return the needs that the function ``need`` makes from the settings, by setting."""
     return {setting: need(setting) for some in settings.values() for setting in some.values()}
 
 
 def settled(conditions: Conditions, setting: Setting) -> int | None:
-    """Return the number of steps that are timed; None for the number of the scale.
+    """Return the number of steps that are timed in a run of the setting; None takes the scale's number.
 
-    The effect of a slow rank on a ring spreads by one rank per step. Therefore, more steps are timed if a rank is slow:
-    most of the timed steps should come after the effect has reached all ranks.
+    In a ring, the effect of a slow rank spreads by one rank per step. If a rank is slow, more steps are timed, so that
+    most timed steps come after the effect has reached all ranks.
     """
     slow = setting.scenario.overrides or setting.scenario.slow_hosts
     return max(conditions.scale.steps, 4 * setting.ranks) if slow else None
 
 
 def timed_steps(conditions: Conditions, settings: Settings) -> dict[Setting, Need]:
-    """Return the needs of short runs of each setting; there are few measured runs, because each is slow to start."""
+    """Return the needs of short runs that time steps, one for each setting.
+
+    Measured runs have few seeds, because each measured run starts slowly.
+    """
 
     def need(setting: Setting) -> Steps:
         few = min(CLOCK_SEEDS, conditions.scale.clock_seeds)
@@ -97,7 +103,7 @@ def samples(found: Found, settings: Settings, value: Callable[[Run], float | Non
 
 
 def where(place: Setting) -> str:
-    """Return the name of a place's scenario, and its links if they differ from the links of the scale."""
+    """Return the name of a place's scenario, with the rate of the links if it is not the scale's rate."""
     rate = place.link.rate.replace("gbit", " Gbit/s").replace("mbit", " Mbit/s") if place.link else ""
     links = f"links of {rate}" if place.link else ""
     return ", ".join(filter(None, [links, place.scenario.name if place.scenario != EQUAL or not links else ""]))
@@ -108,9 +114,9 @@ def condition(place: Setting) -> str:
 
 
 def show_values(section: Section, caption: str, unit: str, values: Mapping[Setting, Mapping[str, Sample]], **figure):
-    """Draw numbers, and write a table of the numbers, by place (setting) and name of the algorithm.
+    """Draw samples (values by seed), and write them as a table, by place (setting) and name of the algorithm.
 
-    unit: unit of the numbers, for the axis. figure: further arguments of ``Section.figure``.
+    unit: unit of the values, for the axis of the figure. figure: further arguments of ``Section.figure``.
     """
     names = list(dict.fromkeys(name for some in values.values() for name in some))
     titles = dict.fromkeys(map(where, values))
@@ -133,9 +139,9 @@ def source(place: Setting) -> str:
 
 
 def panel(title: str, unit: str, values: Mapping[Setting, Mapping[str, Sample]]) -> Panel:
-    """Return a panel with bars if there are few places (settings), or with lines over the number of ranks if many.
+    """Return a panel with bars, or with lines over the number of ranks if ``values`` has many places (settings).
 
-    If there is a single place, each control whose median is known is a horizontal line.
+    If ``values`` has a single place, each control with a known median is a horizontal line.
     """
     drawn: dict[str, dict] = {}
     levels: dict[str, Sample] = {}
@@ -154,10 +160,11 @@ def panel(title: str, unit: str, values: Mapping[Setting, Mapping[str, Sample]])
 
 
 def kind_of_pace(runs: Iterable[Run]) -> str:
-    """Return the kind of cases that compare the time of a step of an algorithm that never waits.
+    """Return the kind of comparisons (cases) on the step time of an algorithm that never waits.
 
-    The cases are evidence if they are measured, or if simulated messages take processor time. If simulated messages
-    take no processor time, nothing can slow the algorithm down, so the result is true by construction.
+    Comparisons of step times are evidence if the times are measured, or if simulated messages take processor time. If
+    simulated messages take no processor time, nothing can slow the algorithm down, so that the comparisons are true by
+    construction.
     """
     attributes = [run.attributes for run in runs]
     is_free = any(a["clock"] == "virtual" and TAKES_PROCESSOR not in a.get("network", "") for a in attributes)
@@ -169,7 +176,7 @@ def is_desk(conditions: Conditions) -> bool:
 
 
 def quotient(ours: Sample, theirs: Sample) -> Sample:
-    """Return ``ours`` divided by ``theirs``, for the seeds that both samples have."""
+    """Return the sample of ``ours`` divided by ``theirs``, for the seeds that the two samples have in common."""
     pairs = {seed: (value, theirs.values.get(seed)) for seed, value in ours.values.items()}
     ratios = {seed: a / b for seed, (a, b) in pairs.items() if a is not None and b}
     return Sample(ratios, algorithms=algorithms_of([ours, theirs]))

@@ -1,4 +1,4 @@
-"""Numbers behind the page of results as CSV tables; the page contains the tables, so that a browser can save them."""
+"""The numbers behind the results page as CSV texts, which the page itself contains as links that a browser can save."""
 
 import base64
 import csv
@@ -10,13 +10,13 @@ from experiments.runner.outcome import BreakEven, Case, Figure, Outcome
 from experiments.tables.claims import PaperResult
 
 CASES = "cases.csv"
-"""Name of the file with the table of all cases, in the folder of the papers' pages."""
+"""Name of the CSV file with all comparisons (cases), in the folder of the papers' pages."""
 CASE_COLUMNS = ("scale", "paper", "claim", "target", *Case.__dataclass_fields__)
-"""Columns of the table of cases."""
+"""Columns of the CSV table of all comparisons (cases)."""
 
 
 def cases_csv(results: Iterable[PaperResult]) -> str:
-    """Return all cases of all claims as CSV, with the columns ``CASE_COLUMNS``."""
+    """Return all comparisons (cases) on all claims as CSV text, with the columns ``CASE_COLUMNS``."""
     rows = [
         {**vars(case), "scale": outcome.scale, "paper": paper.id, "claim": result.claim["id"], "target": outcome.target}
         for paper in results
@@ -28,7 +28,7 @@ def cases_csv(results: Iterable[PaperResult]) -> str:
 
 
 def seeds_csv(outcomes: Iterable[Outcome]) -> str:
-    """Return every run on which outcomes rest as CSV, once per scale, with its numbers and its commit."""
+    """Return all runs on which outcomes rest as CSV text, once per scale, with the runs' numbers and commits."""
     found = {}
     for outcome in outcomes:
         for run in outcome.runs:
@@ -39,12 +39,12 @@ def seeds_csv(outcomes: Iterable[Outcome]) -> str:
 
 
 def runs_csv(outcome: Outcome) -> str:
-    """Return the runs of an outcome as CSV, with the numbers of each run."""
+    """Return the runs on which an outcome rests as CSV text, with the numbers of each run."""
     return as_csv(outcome.runs, list(dict.fromkeys(key for run in outcome.runs for key in run)))
 
 
 def simulator_csv(outcomes: Iterable[Outcome]) -> str:
-    """Return the relative differences of simulated from measured times of equal trainings, as CSV."""
+    """Return the relative differences of simulated from measured times of equal trainings, as CSV text."""
     rows = [
         {"scale": outcome.scale, "target": outcome.target, "algorithm": name, "error": error}
         for outcome in outcomes
@@ -54,12 +54,12 @@ def simulator_csv(outcomes: Iterable[Outcome]) -> str:
 
 
 def break_evens_csv(found: Iterable[BreakEven]) -> str:
-    """Return, as CSV, the ratios of communication to computation from which on methods save time."""
+    """Return, as CSV text, the ratios of communication to computing time from which on methods save time."""
     return as_csv([vars(one) for one in found], list(BreakEven.__dataclass_fields__))
 
 
 def as_csv(rows: Sequence[Mapping], columns: Sequence[str]) -> str:
-    """Return the rows as CSV; a value that a row lacks is empty."""
+    """Return ``rows`` as CSV text; if a row lacks a column, the cell is empty."""
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, restval="", lineterminator="\n", extrasaction="ignore")
     writer.writeheader()
@@ -68,18 +68,18 @@ def as_csv(rows: Sequence[Mapping], columns: Sequence[str]) -> str:
 
 
 def as_link(text: str, kind: str = "text/csv") -> str:
-    """Return a ``data:`` address that contains the whole text, so that the page needs no further file."""
+    """Return a ``data:`` link that contains the whole text, so that the page needs no further file."""
     return f"data:{kind};base64,{base64.b64encode(text.encode()).decode()}"
 
 
 def figure_data(folder: Path, figure: Figure) -> str:
-    """Return the numbers of a figure as CSV; "" if the file with them does not exist."""
+    """Return the numbers of a figure as CSV text; "" if the figure has no CSV file."""
     path = (folder / figure.svg).with_suffix(".csv")
     return path.read_text(encoding="utf-8") if path.exists() else ""
 
 
 def seeds_of(folder: Path, figure: Figure) -> str:
-    """Return the number of seeds of a figure's numbers as text; "" if the numbers do not depend on seeds."""
+    """Return the number of seeds behind a figure as text; "" if the figure's numbers do not depend on seeds."""
     seeds = {}
     for row in csv.DictReader(io.StringIO(figure_data(folder, figure))):
         if row["seed"]:

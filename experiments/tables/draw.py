@@ -1,6 +1,7 @@
-"""Figures of a report: vector graphics, readable in black and white; a label looks the same in all panels of a figure.
+"""Draws the figures of a report as vector graphics that are readable in black and white.
 
-Each figure NAME.svg has a table NAME.csv in its folder, with every number of every seed in the figure.
+A label has the same colour and line in all panels of a figure. For each figure NAME.svg, the file NAME.csv in the same
+folder has every number of every seed in the figure.
 """
 
 import csv
@@ -21,43 +22,43 @@ from experiments.runner.outcome import Case
 from experiments.runner.sample import Sample
 from grsgd.runs.series import style
 
-matplotlib.rcParams["svg.hashsalt"] = "grsgd"  # with a constant salt, equal figures have equal files
+matplotlib.rcParams["svg.hashsalt"] = "grsgd"  # constant, so that equal figures have equal files
 HATCHES = ("", "////", "\\\\\\\\", "xxxx", "----", "++++", "||||", "||--")
 LEVEL_LINES = ((0, (6, 3)), (0, (2, 2)), (0, (6, 2, 1, 2)), (0, (1, 3)))
 FONTS = ["DejaVu Sans", "Verdana", "sans-serif"]
 GREY = "#666666"
 WIDTH, HEIGHT = 4.6, 3.3
-"""Width and height of a panel, in inches."""
+"""Width and height of one panel of a figure, in inches."""
 PANELS_IN_A_ROW = 3
-"""Greatest number of panels of a figure that are next to each other."""
+"""Greatest number of panels that a figure has side by side."""
 COLUMNS = ("panel", "series", "x", "seed", "y", "bound", "low", "high")
-"""Columns of the table of a figure; ``bound`` is 1 if ``y`` is a lower bound, ``low`` and ``high`` are an interval."""
+"""Columns of a figure's CSV table; ``bound`` is the kind of bound that ``y`` is, ``low`` to ``high`` an interval."""
 
 Number = Sample | float
-"""A sample with a number per seed, or an exact number that does not depend on seeds."""
+"""A sample (one number per seed), or an exact number that does not depend on seeds."""
 
 
 @dataclass(frozen=True)
 class Panel:
-    """Axes with their units, and the numbers drawn on the axes, by label (except in ``levels`` and ``marks``)."""
+    """One panel of a figure: axes with their units, and the numbers that are drawn on them, by label."""
 
     title: str
     xlabel: str
     ylabel: str
     lines: Mapping[str, Mapping[float, Number]] = field(default_factory=dict)
-    """Numbers by label and x, drawn as a point for each seed, and a line through the medians."""
+    """Numbers by label and x, drawn as a point for each seed and as a line through the medians."""
     curves: Mapping[str, Mapping[int, tuple[Sequence[float], Sequence[float]]]] = field(default_factory=dict)
-    """Curves by label and seed, each as a pair of sequences: x and y."""
+    """Curves by label and seed, each as two sequences of equal length, x and y."""
     bars: Mapping[str, Mapping[str, Number]] = field(default_factory=dict)
-    """Numbers by label and group, drawn as a bar to the median, and a point for each seed."""
+    """Numbers by label and group, drawn as a bar up to the median, and as a point for each seed."""
     estimates: Mapping[str, Mapping[float, Case]] = field(default_factory=dict)
-    """Cases by label and x, drawn as an estimate with its interval as error bar."""
+    """Comparisons (cases) by label and x, drawn as an estimate with its interval as error bar."""
     controls: Collection[str] = ()
-    """Labels of controls, whose lines are thin and grey."""
+    """Labels of the controls, whose lines are drawn thin and grey."""
     levels: Mapping[str, Number] = field(default_factory=dict)
-    """Horizontal lines by label, at y: a target, the paper's number, a control."""
+    """Heights of horizontal lines, by label: for example a target, the paper's number, or a control."""
     marks: Mapping[str, float] = field(default_factory=dict)
-    """Vertical lines by label, at x: a break-even, in the colour of the label if the label is drawn."""
+    """Positions x of vertical lines, by label: for example a break-even, in the colour of an equal label of a line."""
     logx: bool = False
     logy: bool = False
 
@@ -67,19 +68,19 @@ class Panel:
 
 
 def draw(path: Path, panels: Sequence[Panel]):
-    """Write the panels as SVG to ``path``, and their numbers as CSV to a file of the same name with the ending .csv."""
+    """Write the panels as SVG to ``path``, and their numbers to the CSV file of the same name."""
     path.write_text(as_svg(figure(panels)), encoding="utf-8")
     write_table(path.with_suffix(".csv"), panels)
 
 
 def write_table(path: Path, panels: Sequence[Panel]):
-    """Write every number of the panels as CSV to ``path``."""
+    """Write every number that the panels show to the CSV file ``path``."""
     with path.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file, lineterminator="\n").writerows([COLUMNS, *table(panels)])
 
 
 def figure(panels: Sequence[Panel]) -> Figure:
-    """Return a figure of the panels next to each other, with one legend."""
+    """Return a figure with the panels side by side, and with one legend for all panels."""
     columns = 2 if len(panels) == 4 else min(len(panels), PANELS_IN_A_ROW)
     rows = -(-len(panels) // columns)
     drawn = Figure(figsize=(WIDTH * max(columns, 1.4), HEIGHT * rows + 0.5), layout="constrained")
@@ -94,7 +95,7 @@ def figure(panels: Sequence[Panel]) -> Figure:
 
 
 def _as_bars(panel: Panel) -> Panel:
-    """Return the panel with bars instead of lines if all points of its lines have the same x."""
+    """Return the panel, with bars in place of lines if all points of its lines have one x."""
     if len({x for points in panel.lines.values() for x in points}) != 1:
         return panel
     bars = {label: {f"{x:g}": number for x, number in points.items()} for label, points in panel.lines.items()}
@@ -102,7 +103,10 @@ def _as_bars(panel: Panel) -> Panel:
 
 
 def draw_panel(ax, panel: Panel, looks: Mapping[str, dict]):
-    """Draw a panel on the axes ``ax``. looks: matplotlib's arguments (colour, line, marker) for each label."""
+    """Draw a panel on the axes ``ax``.
+
+    looks: matplotlib's arguments (colour, line, marker) for each label.
+    """
     for label, points in panel.lines.items():
         _draw_line(ax, points, label, looks[label])
     for label, curves in panel.curves.items():
@@ -134,7 +138,7 @@ def _draw_line(ax, points: Mapping[float, Number], label: str, look: dict):
 
 
 def _draw_points(ax, x: float, number: Number, colour: str):
-    """Draw an open circle for each seed; triangles point upwards at lower bounds, and downwards at upper bounds."""
+    """Draw a point for each seed: a circle at an exact number, and a triangle at a lower or upper bound."""
     if not isinstance(number, Sample):
         return
     lower, upper = ([number.values[seed] for seed in bounds] for bounds in (number.bounds, number.upper))
@@ -157,9 +161,9 @@ def _draw_estimates(ax, cases: Mapping[float, Case], label: str, look: dict):
 
 
 def limits(estimates: Iterable[float], of_all: tuple[float, float]) -> tuple[float, float]:
-    """Return the ends of an axis, so that intervals which extend far beyond all estimates are cut off.
+    """Return the ends of an axis, chosen so that intervals are cut off far beyond all estimates.
 
-    of_all: the ends of an axis that shows the whole intervals.
+    of_all: the ends of an axis that would show all intervals completely.
     """
     estimates = [0.0, *estimates]
     beyond = 2 * (max(estimates) - min(estimates)) or math.inf
@@ -207,14 +211,17 @@ def _scale_axes(ax, panel: Panel):
     cases = [case for points in panel.estimates.values() for case in points.values() if case.estimate is not None]
     if cases:
         ax.set_ylim(*limits((case.estimate for case in cases), ax.get_ylim()))
-    if panel.logy and not panel.bars:  # the length of a bar means something only on an axis that begins at 0
+    if panel.logy and not panel.bars:  # a logarithmic axis has no 0, at which the bars must begin
         ax.set_yscale("log")
     elif not panel.curves and not panel.estimates:
         ax.set_ylim(bottom=min(0, ax.get_ylim()[0]))
 
 
 def _looks(panels: Sequence[Panel]) -> dict[str, dict]:
-    """Return matplotlib's arguments for each label, the same in all panels; controls are grey, and come last."""
+    """Return matplotlib's arguments for each label, equal in all panels.
+
+    Controls are grey, and come after all other labels.
+    """
     controls = {label for panel in panels for label in panel.controls}
     labels = dict.fromkeys(label for panel in panels for label in panel.labels)
     labels = sorted(labels, key=lambda label: label in controls)
@@ -236,9 +243,9 @@ def _legend(figure: Figure, axes):
 
 
 def as_svg(figure: Figure, title: str = "", description: str = "") -> str:
-    """Return the figure as SVG, with numbers rounded to the digits that are visible.
+    """Return the figure as SVG text, in which coordinates are rounded to the visible digits.
 
-    title, description: texts for readers who do not see the figure.
+    title, description: texts for readers who do not see the figure, for example with a screen reader.
     """
     text = io.StringIO()
     with matplotlib.rc_context({"svg.fonttype": "none", "font.sans-serif": FONTS}):
@@ -250,14 +257,17 @@ def as_svg(figure: Figure, title: str = "", description: str = "") -> str:
 
 
 def in_words(svg: str, title: str, description: str) -> str:
-    """Return the SVG with a title and a description as its first elements, where screen readers look for them."""
+    """Return the SVG text with a title and a description as its first elements, where screen readers look for them."""
     begin = svg.index(">", svg.index("<svg")) + 1
     head = svg[:begin].replace("<svg", '<svg role="img"')
     return f"{head}\n <title>{escape(title)}</title>\n <desc>{escape(description)}</desc>{svg[begin:]}"
 
 
 def table(panels: Sequence[Panel]) -> Iterator[tuple]:
-    """Yield every number of the panels, with the columns ``COLUMNS``; unknown and inapplicable values are empty."""
+    """Yield a row with the columns ``COLUMNS`` for every number of the panels.
+
+    Unknown and inapplicable values are "".
+    """
     for panel in panels:
         for label, points in [*panel.lines.items(), *panel.bars.items()]:
             for x, number in points.items():
@@ -282,7 +292,7 @@ def _by_seed(number: Number) -> Mapping:
 
 
 def _bound(number: Number, seed) -> str:
-    """Return the kind of bound that a seed's value is, ``lower`` or ``upper``; "" if the value is exact."""
+    """Return the kind of bound that the value of ``seed`` is, ``lower`` or ``upper``; "" if the value is exact."""
     bounds = {"lower": number.bounds, "upper": number.upper} if isinstance(number, Sample) else {}
     return "".join(kind for kind, seeds in bounds.items() if seed in seeds)
 

@@ -1,4 +1,4 @@
-"""The comparison of test accuracies after the same number of samples, which several papers have."""
+"""The comparison of the test accuracies that algorithms reach after equally many samples, as several papers need it."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -30,11 +30,12 @@ ACCURACIES = "test accuracy of the averaged model after the same number of sampl
 
 @dataclass(frozen=True)
 class FinalAccuracy:
-    """The accuracy of one algorithm, compared with others after the same number of samples; equal ranks, simulated.
+    """The comparison of one algorithm's final test accuracy with other algorithms', in simulated time with equal ranks.
 
-    claim: the claim that the algorithm is not worse. configs: configurations by name; the first is the algorithm, the
-    second the algorithm that it is compared with. alone: the configuration of ranks that never communicate. reason: why
-    the algorithm is worse, if it is.
+    claim: the id of the claim that the algorithm is not worse. configs: configurations by name of the algorithm; the
+    first is the algorithm of the claim, the second the algorithm that it is compared with, and all others are only
+    shown. alone: the configuration of ranks that never communicate. reason: the reason why the algorithm is worse, if
+    it is.
     """
 
     claim: str
@@ -49,7 +50,7 @@ class FinalAccuracy:
         return map_needs(Trajectories, self.settings(conditions))
 
     def show(self, found: Found, section: Section) -> dict[Setting, dict[str, Sample]]:
-        """Write the accuracies into the section, and return them in per cent, by place and name of the algorithm."""
+        """Write the accuracies into the section; return them in per cent, by place and name of the algorithm."""
         settings = self.settings(found.conditions)
         section.figure(
             "Accuracy of the averaged model over epochs.",
@@ -84,7 +85,7 @@ class FinalAccuracy:
 
 
 def over_epochs(runs: Iterable[Run]) -> dict[int, tuple]:
-    """Return, by seed, the epochs and the accuracies in per cent of the runs."""
+    """Return the curve of each run by seed: the epochs and the test accuracies in per cent of its snapshots."""
     return {
         int(run.attributes["seed"]): (
             run.curve["samples"] / run.attributes["train_samples"],

@@ -1,4 +1,7 @@
-"""The figure of estimates of cases with their intervals; on its axis, half and twice a time are equally far from 1."""
+"""Draws the estimates of comparisons with their intervals, one below the other.
+
+On an axis of times, half the time and twice the time are equally far from equal times.
+"""
 
 import math
 from collections.abc import Sequence
@@ -22,16 +25,19 @@ from grsgd.runs.series import COLOURS
 
 VERDICT_COLOURS = {SUPPORTED: COLOURS[2], ALIKE: COLOURS[5], REFUTED: COLOURS[1], INCONCLUSIVE: "#888888"}
 MARKERS = {AT_LEAST: ">", AT_MOST: "<"}
-"""Matplotlib's markers of estimates that are bounds."""
+"""Matplotlib's markers for estimates that are lower or upper bounds."""
 NEAR, FAR = (0.25, 0.5, 0.65, 0.8, 1, 1.25, 1.5, 2, 4), (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2, 4, 10, 20, 100)
-"""Ratios that are marked on an axis that spans up to three octaves (``NEAR``), and on a longer axis (``FAR``)."""
+"""Ratios that have ticks on an axis: ``NEAR`` if the axis spans up to three octaves, and ``FAR`` if it is longer."""
 LESS = ("% less ", "% fewer ")
 MIN_RATIO = 1e-3
-"""Least ratio on an axis; smaller ratios are drawn at this ratio, because a logarithmic axis has no zero."""
+"""Least ratio on an axis.
+
+Ratios below `MIN_RATIO` are drawn at this ratio, because a logarithmic axis has no zero.
+"""
 
 
 class Differences:
-    """A linear axis for estimates that are differences."""
+    """A linear axis, for estimates that are differences."""
 
     def __init__(self, unit: str, turned: str):
         self.label = turned if turned == unit else f"left of 0: {turned}; right: {unit}"
@@ -40,35 +46,39 @@ class Differences:
         return estimate
 
     def set_ticks(self, ax):
-        """Leave the ticks of the axis to matplotlib."""
+        """Leave the choice of the axis' ticks to matplotlib."""
 
 
 class Ratios:
-    """A logarithmic axis of ratios, for estimates such as "% less time"; half and twice are equally far from 1.
+    """A logarithmic axis, for estimates that are ratios, such as "% less time".
 
-    Effects in the claimed direction are to the right of 1.
+    On an axis of ratios, half and twice are equally far from 1. Effects in the claimed direction are to the right of 1
+    on the axis.
     """
 
     def __init__(self, unit: str, turned: str):
         self.less, self.more = sorted((unit, turned), key=lambda words: not words.startswith(LESS))
         self.sign = 1 if unit == self.less else -1
-        """1 if ratios below 1 are to the right of 1 on the axis; -1 if they are to the left."""
+        """1 if ratios below 1 are to the right of 1 on the axis, and -1 if they are to the left of 1."""
         self.label = f"left: {turned}; right: {unit} (logarithmic)"
 
     def place(self, estimate: float) -> float:
-        """Return the position of an estimate in per cent: the logarithm to base 2 of its ratio, or minus this."""
+        """Return the position on the axis of an estimate in per cent.
+
+        The position of an estimate is plus or minus the logarithm to base 2 of the ratio.
+        """
         ratio = 1 - self.sign * estimate / 100
         return -self.sign * math.log2(max(ratio, MIN_RATIO))
 
     def set_ticks(self, ax):
-        """Set ticks at the ratios within the limits of the axis, labelled in per cent."""
+        """Set the ticks of the axis at common ratios within its limits, with labels in per cent."""
         low, high = ax.get_xlim()
         places = {-self.sign * math.log2(factor): factor for factor in (NEAR if high - low <= 3 else FAR)}
         shown = {place: factor for place, factor in places.items() if low <= place <= high}
         ax.set_xticks(list(shown), [self.words(factor) for factor in shown.values()], fontsize=7)
 
     def words(self, factor: float) -> str:
-        """Return a ratio as a percentage, such as "50 % less" or "100 % more"."""
+        """Return the ratio ``factor`` as a percentage, such as "50 % less" or "100 % more"."""
         if factor == 1:
             return "0"
         unit = self.less if factor < 1 else self.more
@@ -76,17 +86,17 @@ class Ratios:
 
 
 def scale_of(case: Case) -> Differences | Ratios:
-    """Return the axis for the unit of a case: logarithmic for units such as "% less time", linear for other units."""
+    """Return the axis for a comparison's unit: logarithmic for units such as "% less time", else linear."""
     both = case.unit, case.turned_unit()
     return Ratios(*both) if any(words.startswith(LESS) for words in both) else Differences(*both)
 
 
 def forest(cases: Sequence[Case], numbers: Sequence[float] = ()) -> str:
-    """Return an SVG of the estimates of cases of one unit, with intervals, one below the other.
+    """Return an SVG with the estimates and intervals of comparisons, which all have one unit, one below the other.
 
-    numbers: the paper's numbers. Cases that are evidence have the colour of their verdict, and filled points. Cases
-    that do not count are grey, with open points. A marker of an estimate that is a bound points to where the effect may
-    lie.
+    numbers: the paper's numbers. Comparisons that count as evidence have filled points, in the colour of their
+    verdict. Comparisons that do not count have grey, open points. If an estimate is a bound, its marker is a triangle
+    that points to where the effect may lie.
     """
     by_condition = {}
     for case in cases:
@@ -117,7 +127,7 @@ def forest(cases: Sequence[Case], numbers: Sequence[float] = ()) -> str:
 
 
 def _look(case: Case) -> dict:
-    """Return matplotlib's arguments for the point that shows a case."""
+    """Return matplotlib's arguments for the point of a comparison."""
     colour = VERDICT_COLOURS[case.verdict] if case.kind == EVIDENCE else GREY
     fill = colour if case.kind == EVIDENCE else "white"
     return {"color": colour, "markerfacecolor": fill, "marker": MARKERS.get(case.bound, "o"), "markersize": 5}
@@ -131,7 +141,7 @@ def _draw_interval(ax, place: float, case: Case, scale: Differences | Ratios):
 
 
 def _legend(cases: Sequence[Case]) -> list[Line2D]:
-    """Return a legend entry for each kind of point in the figure."""
+    """Return a legend entry for each kind of point that the figure has."""
     entries = {}
     for case in cases:
         words = case.verdict if case.kind == EVIDENCE else f"{case.kind}, not counted"

@@ -1,4 +1,4 @@
-"""The figure of the main claims of all papers: the saving of each, the paper's number, and all uncertainties."""
+"""Draws the main claims of all papers: savings, the papers' numbers, and all uncertainties."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,35 +13,36 @@ from experiments.tables.forest import MARKERS, VERDICT_COLOURS, Differences, Rat
 from experiments.tables.sentences import VERDICT_WORDS
 
 UNIT = "% less time"
-"""The unit of the estimates of all main claims."""
+"""The unit of the estimates that the figure of the main claims shows."""
 MAX_ROWS = 3
-"""Greatest number of rows of the figure per claim, in addition to the row of one rank alone."""
+"""Greatest number of rows of the figure per claim; the control of one rank alone has one more row."""
 ALONE = ("one rank alone", "one worker alone")
-"""Names of the control with which every paper is compared: the time of a single rank."""
+"""Names of the control in the comparisons of every paper: the time of a single rank or worker."""
 PALE = "#bbbbbb"
 COLOUR_OF = VERDICT_COLOURS | {INCONCLUSIVE: "#444444"}
 APART = 0.32
-"""Vertical distance between the estimates in a row of the figure; the distance of two rows is 1."""
+"""Vertical distance of the estimates within a row of the figure; the distance from row to row is 1."""
 ROW_INCHES, WIDTH = 0.235, 8.2
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the figure: the best measured and the best simulated case of one condition and one baseline."""
+    """A row of the figure: the best measured and the best simulated comparison of one baseline and condition."""
 
     label: str
     cases: Sequence[Case]
     is_control: bool = False
 
     def words(self) -> str:
-        """Return the row as text, for readers who do not see the figure."""
+        """Return the row as text for readers who do not see the figure."""
         return f"{self.label}: {'; '.join(case.text() for case in self.cases)}"
 
 
 def rows_of(main: Sequence[Answer]) -> list[Row]:
-    """Return the rows of a paper: the rows of its headline, a row of each further main claim on time, and the control.
+    """Return the rows of a paper: for its headline claim, for further main claims on time, and for the control.
 
-    The row of a further claim shows its best evidence. main: the evidence on the main claims; the headline is first.
+    Each further main claim has rows with its best evidence. main: the evidence on the main claims; the headline claim
+    is first.
     """
     headline, *others = map(rows, main)
     of_claims = [row for row in headline if not row.is_control]
@@ -54,9 +55,9 @@ def rows_of(main: Sequence[Answer]) -> list[Row]:
 
 
 def rows(answer: Answer) -> list[Row]:
-    """Return the rows of a main claim: its best evidence, the best evidence against it, then further evidence.
+    """Return the rows of a main claim: the best evidence for it, the best evidence against it, and further evidence.
 
-    The last row is the control of one rank alone, under the condition of the first row if the control has one there.
+    The last row is the control of one rank alone, if possible under the condition of the first row.
     """
     ordered = answer.holding[:1] + answer.failing[:1] + answer.evidence
     places = list(dict.fromkeys(one.place for one in ordered if _is_shown(one)))
@@ -71,7 +72,10 @@ def rows(answer: Answer) -> list[Row]:
 
 
 def _row(place: tuple[str, str], evidence: Sequence[Evidence]) -> Row:
-    """Return the row of a baseline and condition: its best measured and simulated cases, or undecided cases."""
+    """Return the row of a baseline and condition, with its best measured and simulated comparisons.
+
+    Decided comparisons are preferred to undecided comparisons of the same kind of times.
+    """
     there = [one for one in evidence if one.place == place and _is_shown(one)]
     decided = {(one.is_simulated, one.case.verdict): one.case for one in reversed(there) if one.case.verdict in DECIDED}
     sources = {is_simulated for is_simulated, _ in decided}
@@ -85,21 +89,22 @@ def _is_shown(one: Evidence) -> bool:
 
 
 def _label(place: tuple[str, str]) -> str:
-    """Return the label of a row: its baseline and its condition."""
+    """Return the label of a row, made of its baseline and its condition."""
     baseline, condition = place
     return ": ".join(filter(None, [f"against {baseline}" * bool(baseline), condition]))
 
 
 def describe(by_paper: dict[str, Sequence[Row]]) -> str:
-    """Return the whole figure as text, for readers who do not see it."""
+    """Return the whole figure as text for readers who do not see it."""
     return " ".join(f"{paper}: {'. '.join(row.words() for row in some)}." for paper, some in by_paper.items())
 
 
 def draw(by_paper: dict[str, Sequence[Row]]) -> str:
-    """Return an SVG with the rows of all papers, one below the other, with a title and a description.
+    """Return an SVG with the rows of all papers, one below the other, and with a title and a description.
 
-    Points of measured cases are filled, and points of simulated cases hollow. A thin line beyond an interval is the
-    range over calibrations and the simulator's error. A tick is the paper's number.
+    Measured comparisons have filled points, and simulated comparisons have hollow points. A thin line beyond an
+    interval shows the range over calibrations and the simulator's error. A vertical tick in a row shows the paper's
+    number.
     """
     cases = [case for some in by_paper.values() for row in some for case in row.cases]
     scale = scale_of(cases[0])
@@ -128,7 +133,7 @@ def draw(by_paper: dict[str, Sequence[Row]]) -> str:
 
 
 def _draw_row(ax, place: int, row: Row, scale: Differences | Ratios):
-    """Draw the cases of a row at slightly different heights, in the order of the row: measured cases come first."""
+    """Draw the comparisons of a row, each at a slightly different height; measured ones are above simulated ones."""
     for number, case in enumerate(row.cases):
         below = APART * (number - (len(row.cases) - 1) / 2)
         _draw_case(ax, place + below, case, scale, PALE if row.is_control else COLOUR_OF[case.verdict])

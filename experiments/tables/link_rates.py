@@ -1,4 +1,6 @@
-"""The comparison of times to the target accuracy over the rate of the links, and the rate from which on time is saved.
+"""The comparison of times to the target accuracy at several rates of the links.
+
+The break-even is the cost of communication from which on an algorithm saves time.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,18 +22,18 @@ from grsgd.runs.run_file import Run
 from grsgd.units import rate
 
 RATES = "5gbit", "50mbit"
-"""Rates of links, in addition to the two rates of the scale."""
+"""Rates of links at which times are compared, in addition to the two rates of the scale."""
 
 
 @dataclass(frozen=True)
 class LinkRates:
-    """One algorithm compared with others over the rate of the links, in simulated time, with the break-even.
+    """The comparison of one algorithm's time with other algorithms', over the rate of the links, in simulated time.
 
-    The break-even is the ratio of communication to computation from which on the algorithm saves time.
+    The break-even is the ratio of communication to computing time from which on the algorithm saves time.
 
-    claim: the claim for which the comparison is evidence. configs: configurations by name; the first is the algorithm.
-    allreduce: name of the ring all-reduce in ``configs``. alone: the configuration of ranks that never communicate.
-    rates: rates of links, in addition to the links of the scale.
+    claim: the id of the claim for which the comparison is evidence. configs: configurations by name; the first is the
+    algorithm of the claim. allreduce: name of the ring all-reduce in ``configs``. alone: the configuration of ranks
+    that never communicate. rates: rates of links in addition to the rates of the scale.
     """
 
     claim: str
@@ -53,7 +55,10 @@ class LinkRates:
         }
 
     def steps(self, place: Setting) -> tuple[Setting, Setting]:
-        """Return two settings, with an all-reduce and without messages, which separate communication from computing."""
+        """Return the settings of two runs, with an all-reduce and without messages.
+
+        The two runs give the time of communication and the time of computing in a step.
+        """
         return place.but(config=self.configs[self.allreduce]), place.but(config=self.alone, link=None)
 
     def show(self, found: Found, section: Section):
@@ -122,26 +127,29 @@ def bytes_of_a_step(run: Run) -> float:
 
 
 def break_even(method: str, against: str, savings: Mapping[float, Case], here: Iterable[float] = ()) -> BreakEven:
-    """Return the ratio of communication to computation from which on the savings stay above 0.
+    """Return the break-even: the ratio of communication to computing time from which on the savings stay above 0.
 
-    savings: cases by ratio. here: the ratios of the testbed's links.
+    savings: comparisons (cases) by ratio of communication to computing time. here: the ratios that the testbed's links
+    give.
     """
     at, low, high = (
         crossing({ratio: speed_up(getattr(case, limit)) for ratio, case in savings.items()})
-        for limit in ("estimate", "high", "low")  # ``high``, the greatest possible saving, crosses 0 before ``low``
+        # the interval's end ``high``, the greatest possible saving, crosses 0 at a lower ratio than ``low``
+        for limit in ("estimate", "high", "low")
     )
     return BreakEven(method, against, at, low, high, min(savings), max(savings), sorted(here))
 
 
 def speed_up(saving: float | None) -> float | None:
-    """Return the logarithm of the ratio of two times, from the saving in per cent."""
+    """Return the logarithm of the ratio of two times, given the saving in per cent."""
     return None if saving is None else inf if saving >= 100 else -log1p(-saving / 100)
 
 
 def crossing(curve: Mapping[float, float | None]) -> float | None:
-    """Return the x from which on a curve is above 0, interpolated over the logarithm of x.
+    """Return the x from which on a curve stays above 0, interpolated between points over the logarithm of x.
 
-    Returns the least x if the curve is above 0 everywhere, and None if the curve is not above 0 at the greatest x.
+    Returns the least x if all points of the curve are above 0, and None if the point with the greatest x is not above
+    0.
     """
     points = sorted((x, y) for x, y in curve.items() if y is not None)
     if not points or points[-1][1] <= 0:

@@ -1,4 +1,4 @@
-"""Helpers for Markdown pages: the rendering of templates, and texts as cells of tables."""
+"""Helpers for Markdown pages: they render templates, and turn texts into cells of tables."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ from experiments.tables import sentences, wording
 
 
 def render(template: str, **values) -> str:
-    """Return a template of this folder, rendered with ``values``, without double empty lines."""
+    """Return the text of a template in this folder, rendered with ``values``, without repeated empty lines."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -19,10 +19,10 @@ def render(template: str, **values) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return a text of several lines as one line, without anything that Markdown takes for HTML."""
+    """Return ``text`` on one line, with "<" escaped so that Markdown takes nothing for HTML."""
     return " ".join(text.split()).replace("<", "&lt;")
 
 
 def cell(text: str) -> str:
-    """Return a text as a cell of a Markdown table."""
+    """Return ``text`` as a cell of a Markdown table, on one line and with "|" escaped."""
     return one_line(text).replace("|", "\\|")

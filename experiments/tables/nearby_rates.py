@@ -1,8 +1,8 @@
-"""The effect of each case on time if an algorithm has a learning rate next to its tuned one.
+"""Finds how each effect on time changes if an algorithm has a learning rate next to its tuned one.
 
-Learning rates are tuned once, with a few seeds, so another tuning might find the next rate. The trials at rates close
-to the best rate show how many more samples these rates take to the target accuracy. The seconds per sample do not
-depend on the learning rate.
+Learning rates are tuned once, with a few seeds, so that another tuning could choose a neighbouring rate. The trainings
+of the tuning at rates close to the best rate show how many more samples these rates need to the target accuracy. The
+seconds per sample do not depend on the learning rate, so that more samples take proportionally more time.
 """
 
 import math
@@ -17,10 +17,10 @@ from experiments.runner.sample import label_of
 
 
 def with_nearby_rates(outcome: Outcome, plan: Plan) -> Outcome:
-    """Return the outcome with the range of each effect on time over learning rates next to the tuned ones.
+    """Return a copy of the outcome in which effects on time have their range over neighbouring learning rates.
 
-    One or both of the compared algorithms may have a rate that is not tuned. Scales that tune with a single seed have
-    no range.
+    The range allows for the case that one or both of the compared algorithms have a rate that is not tuned. At scales
+    that tune learning rates with a single seed, the outcome is returned unchanged.
     """
     if plan.conditions.scale.tuning_seeds == 1:
         return outcome
@@ -32,9 +32,9 @@ def with_nearby_rates(outcome: Outcome, plan: Plan) -> Outcome:
 
 
 def factors_of(plan: Plan, target: str) -> Iterator[tuple[str, tuple[Tuned, list[float]]]]:
-    """Yield each algorithm's label, with the key of its tuned rate and the result of `factors` for its trials.
+    """Yield the label of each algorithm of a target, with the key of its tuned learning rate and its `factors`.
 
-    Algorithms with several tuned rates in the target, or with a missing trial, are left out.
+    An algorithm is left out if it has several tuned rates in the target, or if a trial of its tuning is missing.
     """
     tuned: dict[str, set[Tuned]] = {}
     for setting in plan.settings(target):
@@ -47,9 +47,10 @@ def factors_of(plan: Plan, target: str) -> Iterator[tuple[str, tuple[Tuned, list
 
 
 def factors(rates: LearningRates, tuned: Tuned) -> list[float]:
-    """Return the samples to the target accuracy at each learning rate with all tuning seeds, over the best rate's.
+    """Return the samples that each tried learning rate needs to the target, divided by the best rate's samples.
 
-    The ratio is infinite if a trial missed the target accuracy. The list is empty if all trials missed it.
+    The ratio of a learning rate is infinite if one of its trials missed the target accuracy. The returned list is
+    empty if all learning rates missed the target accuracy.
     """
     found = rates.results(tuned)
     fewest, _ = found[best(found)]
@@ -57,9 +58,9 @@ def factors(rates: LearningRates, tuned: Tuned) -> list[float]:
 
 
 def with_range(case: Case, by_label: Mapping[str, tuple[Tuned, list[float]]]) -> Case:
-    """Return a case (comparison) with the range of its effect over learning rates.
+    """Return a comparison (case) with the range of its effect over learning rates.
 
-    A case whose two algorithms share one rate, or whose effect is not on time, is returned unchanged.
+    The comparison is returned unchanged if both algorithms share one rate, or if its effect is not on time.
     """
     (our_rate, ours), (their_rate, theirs) = (by_label.get(label, (None, [])) for label in (case.ours, case.theirs))
     is_on_time = case.test == DIFFERENCE and case.unit == "% less time" and case.estimate is not None

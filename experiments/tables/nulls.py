@@ -1,13 +1,14 @@
-"""False-positive rates of ``decide``, as a table: how often comparisons find an effect where there is none.
+"""Measures how often ``decide`` finds an effect between samples that do not differ, as a table of false-positive rates.
 
     python -m experiments.tables.nulls [--draws 2000] [--seed 1]
 
-Both compared samples are drawn from one distribution, like samples of trainings. Times to an accuracy vary by 6 to
-10 %, and accuracies by 0.6 to 1 point. There is no equivalence zone, which would make wrong verdicts rarer. If a loss
-up to a margin is allowed, ``ours`` is lower by exactly this margin. If the paper gives a number, it is the true effect.
-Therefore, any verdict on the direction is wrong, and so is any result for the number except "agrees". The rows of the
-table state whether only one sample is skewed, and whether trainings miss their target or reach it before their first
-snapshot. The rows also state whether seeds may be doubled after a first look at the data.
+The two compared samples are drawn from one distribution, and are similar to samples of trainings. The drawn times to
+an accuracy vary by 6 to 10 %, and the drawn accuracies vary by 0.6 to 1 point. The comparisons have no equivalence
+zone, which would make wrong verdicts rarer. In comparisons that allow a loss up to a margin, ``ours`` is lower than
+``theirs`` by exactly this margin. In comparisons with a number of the paper, the number is the true effect. Any
+verdict on a direction is therefore wrong, and so is any result for the paper's number except "agrees". In some rows of
+the table, only one sample is skewed, or trainings miss their target or reach it before their first snapshot. In some
+rows, the number of seeds may be doubled after a first look at the data.
 """
 
 import argparse
@@ -27,40 +28,38 @@ from experiments.runner.sample import Sample, geometric_mean
 from experiments.tables import sequential
 
 SEEDS, MANY_SEEDS = 5, 20
-"""Numbers of seeds of a sample."""
+"""Default number of seeds of a sample, and number of seeds of a large sample."""
 TWO_LOOKS = 10, 20
-"""Numbers of seeds in the second of two looks at the data."""
+"""Numbers of seeds that samples have in the second of two looks at the data."""
 CONDITIONS, BASELINES = 4, 4
-"""Numbers of conditions and baselines of a finding; under a condition, all baselines are compared with one sample."""
+"""Numbers of conditions and of baselines in a finding; all baselines of a condition are compared with one sample."""
 NODES = 3
-"""Number of samples, each for another number of nodes, over which a mean is taken."""
+"""Number of samples, each for a different number of nodes, of which the geometric mean is taken."""
 MARGIN = 1.0
-"""Greatest loss of accuracy, in points, that the comparison ``no_worse`` allows."""
+"""Greatest loss of accuracy, in percentage points, that the comparison ``no_worse`` allows."""
 SAVING, POINTS = 30.0, 3.29
-"""The paper's numbers: the saving in per cent and the points of accuracy, in rows where they are the true effect."""
+"""The paper's numbers in rows where they are the true effect: a saving in per cent, and a gain in percentage points."""
 AGAIN = 10
-"""Factor by which the second estimate of the worst rates has more findings than the first estimate."""
+"""Factor by which more findings are drawn to estimate the greatest rates anew."""
 CALIBRATION_ERRORS = (0.05, 0.2)
-"""Relative amounts by which calibrations at different times change the times of an algorithm."""
+"""Relative standard deviations of the times, due to calibrations that are made at different times."""
 
 Pair = tuple[Sample, Sample]
 Compare = Callable[[Sample, Sample], Case]
 Draw = Callable[[Generator], list[Pair]]
-"""Function that draws the pairs of samples of one finding."""
-
-# ---- rates
+"""Function that draws the pairs of samples for one finding (the comparisons on one claim)."""
 
 
 @dataclass(frozen=True)
 class Rates:
-    """Per cent of findings with a wrong case: supported or above the paper's number, and refuted or below it."""
+    """Per cent of findings with a wrong comparison: above the number (or supported), and below it (or refuted)."""
 
     above: float
     below: float
 
 
 def rates(compare: Compare, findings: Iterable[Sequence[Pair]]) -> Rates:
-    """Return the rates of wrong results; each finding has a case for each of its pairs of samples."""
+    """Return the rates of wrong results over ``findings``, each of which has several pairs of samples."""
     answers = [
         {answer for case in decide.corrected([compare(*pair) for pair in pairs]) for answer in answers_of(case)}
         for pairs in findings
@@ -70,21 +69,21 @@ def rates(compare: Compare, findings: Iterable[Sequence[Pair]]) -> Rates:
 
 
 def answers_of(case: Case) -> list[str]:
-    """Return a case's (comparison's) position relative to the paper's number, or its verdict if there is no number."""
+    """Return a comparison's position relative to the paper's number, or its verdict if there is no number."""
     return [case.on_number if case.number is not None else case.verdict]
 
 
 def halves(values: Sequence[float], draws: int, random: Generator, seeds: int = SEEDS) -> Iterator[list[Pair]]:
-    """Yield ``draws`` findings of one pair, for runs of one algorithm: some of its seeds compared with other seeds.
+    """Yield ``draws`` findings with one pair of samples each, from runs of one algorithm with different seeds.
 
-    values: numbers of runs with different seeds, at least twice ``seeds`` numbers; all findings draw from them.
+    values: numbers of at least 2 * ``seeds`` runs with different seeds, from which all samples are drawn.
     """
     for _ in range(draws):
         drawn = random.choice(values, 2 * seeds, replace=False)
         yield [(_sample(drawn[:seeds]), _sample(drawn[seeds:]))]
 
 
-# ---- deviations of seeds, of mean 0 and standard deviation 1
+# ---- functions that draw the deviations of seeds, with mean 0 and standard deviation 1
 
 
 def normal(random: Generator, seeds: int) -> np.ndarray:
@@ -92,33 +91,33 @@ def normal(random: Generator, seeds: int) -> np.ndarray:
 
 
 def skewed(random: Generator, seeds: int, skewness: float = 1.0) -> np.ndarray:
-    """Return deviations with the given skewness, from a gamma distribution."""
+    """Draw deviations with the given skewness from a gamma distribution."""
     shape = 4 / skewness**2
     return (random.gamma(shape, size=seeds) - shape) / np.sqrt(shape)
 
 
 def heavy_tailed(random: Generator, seeds: int) -> np.ndarray:
-    """Return deviations from Student's t distribution with 3 degrees of freedom."""
+    """Draw deviations from Student's t distribution with 3 degrees of freedom, which has heavy tails."""
     return random.standard_t(3, seeds) / np.sqrt(3)
 
 
 def with_outliers(random: Generator, seeds: int) -> np.ndarray:
-    """Return deviations of which about one in ten is far above the other deviations."""
+    """Draw deviations of which about one in ten is far above all others."""
     far = 3 * ((random.random(seeds) < 0.1) - 0.1)
     return (far + 0.4 * random.normal(size=seeds)) / np.sqrt(9 * 0.09 + 0.16)
 
 
-# ---- samples like samples of trainings
+# ---- functions that make samples similar to samples of trainings
 
 
 def times(
     deviations: np.ndarray, variation: float = 0.1, missed: float = 0.0, early: float = 0.0, grid: float = 0.0
 ) -> Sample:
-    """Return a sample of seconds to a target accuracy, whose logarithms have the given deviations.
+    """Return a sample of seconds to a target accuracy, whose logarithms deviate by ``deviations``.
 
-    variation: coefficient of variation. missed: part of the trainings that end before their target. early: part of the
-    trainings that are at their target at the first snapshot. grid: distance of the snapshots, as a part of the time;
-    0 if crossings are interpolated.
+    variation: coefficient of variation of the seconds. missed: fraction of the trainings that end before they reach
+    their target. early: fraction of the trainings that have reached their target at the first snapshot. grid: distance
+    of snapshots relative to the time; 0 if crossings of the target are interpolated.
     """
     logarithms = variation * deviations
     first = variation * stats.norm.ppf(early) if early else -np.inf
@@ -139,7 +138,7 @@ def _sample(values: np.ndarray, *bounds: frozenset[int]) -> Sample:
 
 @dataclass(frozen=True)
 class Algorithm:
-    """An algorithm's numbers. correlation: between runs with the same seed; if not 0, runs are compared in pairs."""
+    """An imagined algorithm, which draws numbers. correlation: of runs with one seed; if not 0, runs form pairs."""
 
     name: str
     sample: Callable[[np.ndarray], Sample]
@@ -148,7 +147,7 @@ class Algorithm:
     seeds: int = SEEDS
 
     def samples(self, random: Generator, sides: int) -> list[Sample]:
-        """Return one sample for each of ``sides`` compared algorithms, all with the same seeds."""
+        """Draw one sample for each of ``sides`` algorithms, all from one distribution and with the same seeds."""
         common = np.sqrt(self.correlation) * self.deviations(random, self.seeds)
         own = np.sqrt(1 - self.correlation)
         return [self.sample(common + own * self.deviations(random, self.seeds)) for _ in range(sides)]
@@ -176,11 +175,11 @@ ACCURACIES = (
     Algorithm("accuracies, 0.8 points, of 500 images", partial(accuracies, images=500)),
 )
 SHARES = (0.1, 0.3, 0.5)
-"""Parts of the trainings that miss their target, or that have reached it at their first snapshot."""
+"""Fractions of the trainings that miss their target, or that have reached it at their first snapshot."""
 
 
 def missing(share: float, correlation: float = 0.0) -> Algorithm:
-    """Return an algorithm whose times miss the target with the probability ``share``."""
+    """Return an imagined algorithm, whose trainings miss their target with the probability ``share``."""
     return Algorithm(f"{100 * share:.0f} % miss their target", partial(times, missed=share), correlation=correlation)
 
 
@@ -191,7 +190,7 @@ def beside(spread: float, seeds: int) -> tuple[str, Algorithm, Algorithm]:
     return f"skewness 2 on one side, {spread:g} of its spread on the other, {seeds} seeds", ours, theirs
 
 
-# ---- the table
+# ---- functions that make the table
 
 
 def less(ours: Sample, theirs: Sample, **options) -> Case:
@@ -203,22 +202,22 @@ def more(ours: Sample, theirs: Sample, **options) -> Case:
 
 
 def no_worse(ours: Sample, theirs: Sample, **options) -> Case:
-    """Return the comparison of ``ours``, made worse by exactly the margin, with ``theirs``."""
+    """Return the comparison of ``ours``, lowered by exactly the margin, with ``theirs``."""
     return decide.no_worse(ours.map(lambda value: value - MARGIN), theirs, "", "", MARGIN, **options)
 
 
 def less_by_number(ours: Sample, theirs: Sample, **options) -> Case:
-    """Return the comparison of ``ours``, scaled to take less time by exactly the paper's number, with ``theirs``."""
+    """Return the comparison of ``ours``, lowered by exactly the saving that is the paper's number, with ``theirs``."""
     return less(ours.scaled(1 - SAVING / 100), theirs, number=SAVING, **options)
 
 
 def more_by_number(ours: Sample, theirs: Sample, **options) -> Case:
-    """Return the comparison of ``ours``, raised by exactly the paper's number, with ``theirs``."""
+    """Return the comparison of ``ours``, raised by exactly the points that are the paper's number, with ``theirs``."""
     return more(ours.map(lambda value: value + POINTS), theirs, number=POINTS, **options)
 
 
 def in_two_looks(compare: Compare) -> Compare:
-    """Return a comparison that uses half of the seeds, and all seeds if half of the seeds do not decide but all may."""
+    """Return a comparison that uses half of the seeds, or all seeds if only all of them may decide."""
 
     def looked(ours: Sample, theirs: Sample) -> Case:
         half = len(ours.values) // sequential.LOOKS
@@ -229,7 +228,7 @@ def in_two_looks(compare: Compare) -> Compare:
 
 
 def on_occasions(error: float, seeds: int, pairs: bool) -> Draw:
-    """Return a function that draws two samples of one algorithm's times; each sample has its own calibrations."""
+    """Return a function that draws two samples of times from one distribution, each with its own calibrations."""
     algorithm = replace(TIMES[1], seeds=seeds, correlation=0.7 * pairs)
 
     def draw(random: Generator) -> list[Pair]:
@@ -245,7 +244,7 @@ def _calibrated(times: Sample, factors: Sequence[float]) -> Sample:
 
 
 def one_case(ours: Algorithm, theirs: Algorithm | None = None) -> Draw:
-    """Return a function that draws both samples by one algorithm, or each sample by its own algorithm."""
+    """Return a function that draws a pair of samples, both by ``ours``, or one by ``ours`` and one by ``theirs``."""
     if theirs is None:
         return lambda random: [tuple(ours.samples(random, 2))]
     return lambda random: [(ours.samples(random, 1)[0], theirs.samples(random, 1)[0])]
@@ -260,7 +259,7 @@ def many_cases(algorithm: Algorithm) -> Draw:
 
 
 def over_nodes(algorithm: Algorithm) -> Draw:
-    """Return a function that draws samples which are geometric means over several numbers of nodes."""
+    """Return a function that draws a pair of samples, each the geometric mean over several numbers of nodes."""
 
     def draw(random: Generator) -> list[Pair]:
         drawn = [algorithm.samples(random, 2) for _ in range(NODES)]
@@ -271,7 +270,7 @@ def over_nodes(algorithm: Algorithm) -> Draw:
 
 @dataclass(frozen=True)
 class Null:
-    """A row of the table: the comparison and its samples as text, and the functions that compare and draw samples."""
+    """A row of the table: texts on the comparison and its samples, and functions that compare and draw samples."""
 
     comparison: str
     compared: str
@@ -280,12 +279,12 @@ class Null:
 
 
 def nulls() -> list[Null]:
-    """Return all rows of the table."""
+    """Return all rows of the table of false-positive rates."""
     return [*plain(), *bounded(), *uneven(), *several(), *numbers(), *looked_twice(), *occasions()]
 
 
 def plain() -> Iterator[Null]:
-    """Yield the rows of samples that contain no bounds."""
+    """Yield the rows for samples without bounds, in which every training reaches its target."""
     for name, compare, algorithms in (
         ("less", less, TIMES),
         ("more", more, ACCURACIES),
@@ -296,7 +295,7 @@ def plain() -> Iterator[Null]:
 
 
 def bounded() -> Iterator[Null]:
-    """Yield the rows of trainings that miss their target, or that have reached it at their first snapshot."""
+    """Yield the rows for trainings that miss their target, or that have reached it at their first snapshot."""
     for share in SHARES:
         each, in_pairs, all_reach = missing(share), missing(share, 0.7), TIMES[1]
         early = Algorithm("", partial(times, early=share))
@@ -311,7 +310,7 @@ def bounded() -> Iterator[Null]:
 
 
 def uneven() -> Iterator[Null]:
-    """Yield the rows of two samples of which only one is skewed."""
+    """Yield the rows for pairs of samples of which only one is skewed."""
     for seeds in (SEEDS, 10, 20):
         for spread in (0.0, 0.3, 1.0):
             words, ours, theirs = beside(spread, seeds)
@@ -322,7 +321,7 @@ def uneven() -> Iterator[Null]:
 
 
 def several() -> Iterator[Null]:
-    """Yield the rows of findings that consist of several cases."""
+    """Yield the rows for findings with several comparisons."""
     words = f"finding of {CONDITIONS * BASELINES} cases: "
     for name, compare, each in (
         ("less", less, TIMES[1]),
@@ -341,7 +340,7 @@ def numbers() -> Iterator[Null]:
 
 
 def looked_twice() -> Iterator[Null]:
-    """Yield the rows in which the seeds may be doubled after a first look at the data."""
+    """Yield the rows in which the number of seeds may be doubled after a first look at the data."""
     for seeds in TWO_LOOKS:
         for each in (TIMES[1], *TIMES[5:8]):
             words, doubled = f"{each.name}, {seeds} seeds", one_case(replace(each, seeds=seeds))
@@ -353,7 +352,7 @@ def looked_twice() -> Iterator[Null]:
 
 
 def occasions() -> Iterator[Null]:
-    """Yield the rows of one algorithm whose two samples have different calibrations, made on several occasions."""
+    """Yield the rows in which the two samples come from one distribution of times, but from different calibrations."""
     for error in CALIBRATION_ERRORS:
         for seeds in (SEEDS, MANY_SEEDS):
             for pairs in (False, True):
@@ -364,7 +363,7 @@ def occasions() -> Iterator[Null]:
 
 
 def table(draws: int, seed: int) -> list[tuple[str, str, float, float]]:
-    """Return the rows: comparison, samples, and the two `Rates` in per cent of ``draws`` findings."""
+    """Return the rows of the table: comparison, samples, and the two `Rates` in per cent of ``draws`` findings."""
     random = np.random.default_rng(seed)
     found = []
     for null in nulls():
@@ -374,10 +373,10 @@ def table(draws: int, seed: int) -> list[tuple[str, str, float, float]]:
 
 
 def greatest(draws: int, seed: int) -> Rates:
-    """Return the greatest rates of wrong results over all nulls (rows of the table).
+    """Return the greatest rates of wrong results over all rows of the table (nulls).
 
-    The greatest of many estimates is too great by chance. Therefore, ``draws`` findings per null only select the worst
-    nulls. The rates of these nulls are estimated anew, from ``AGAIN`` times as many findings.
+    The greatest of many estimates is too great by chance. Therefore, ``draws`` findings per row only find the two worst
+    rows, and the rates of these two rows are estimated anew, from ``AGAIN`` times as many findings.
     """
     rows = list(zip(nulls(), table(draws, seed), strict=True))
     worst = [max(rows, key=lambda row: row[1][column])[0] for column in (-2, -1)]

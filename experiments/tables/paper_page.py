@@ -1,4 +1,4 @@
-"""The page of a paper, in docs/results: all findings on its claims, with every case, its figures and seeds."""
+"""Writes the page of a paper in docs/results, with all findings on its claims, and with figures and seeds."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,25 +11,28 @@ from experiments.tables.report import case_drawing
 from experiments.tables.scale_result import ScaleResult
 
 MAX_BYTES = 200_000
-"""Greatest size of a figure, in bytes; larger figures are only on the page of the scale."""
+"""Greatest number of bytes of a figure on a paper's page.
+
+Figures with more bytes are only on the page of the scale.
+"""
 MAX_PICTURES = 2
-"""Greatest number of figures for a main claim, in addition to the figure of its cases."""
+"""Greatest number of figures for the main claim, in addition to the figure of its comparisons."""
 
 
 def name_of(paper: PaperAnswers) -> str:
-    """Return the file name of a paper's page."""
+    """Return the file name of the page of a paper."""
     return f"{short(paper)}.md"
 
 
 def short(paper: PaperAnswers) -> str:
-    """Return the short name of the paper, with which the names of its targets and configurations begin."""
+    """Return the short name of a paper, with which the names of its targets and configurations begin."""
     return paper.paper.id.partition("_")[0]
 
 
 def written(paper: PaperAnswers, scales: Sequence[ScaleResult], made: Path) -> Iterator[tuple[str, str]]:
     """Yield the name and the content of a paper's page, and of each file that the page shows or links to.
 
-    made: a folder with one folder per scale, which contains outcomes and their figures.
+    made: a folder with a folder per scale, each of which has outcomes and their figures.
     """
     pictures = {name: (caption, svg) for name, caption, svg in _pictures(paper, made)}
     for name, (_, svg) in pictures.items():
@@ -64,7 +67,7 @@ def _missing(paper: PaperAnswers, scale: ScaleResult) -> list[str]:
 
 
 def _pictures(paper: PaperAnswers, made: Path) -> Iterator[tuple[str, str, str]]:
-    """Yield the name, caption and SVG of the headline's cases and figures, at each scale."""
+    """Yield name, caption and SVG text of the figures for the main claim at each scale."""
     for scale, result in zip(paper.by_scale, paper.main[0].results, strict=True):
         if drawing := case_drawing(result):
             caption = f"All cases of the main claim at the scale {scale}: estimates with 95 % intervals."
@@ -78,5 +81,5 @@ def _pictures(paper: PaperAnswers, made: Path) -> Iterator[tuple[str, str, str]]
 
 
 def words_of(cases) -> str:
-    """Return the cases (comparisons) as text, for readers who do not see their figure."""
+    """Return comparisons (cases) as text for readers who do not see their figure."""
     return "; ".join(f"{case.condition}, {case.baseline}: {case.text()}" for case in cases if case.estimate is not None)

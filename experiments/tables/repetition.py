@@ -1,11 +1,12 @@
-"""Comparison of the verdicts of a recording of a scale with the verdicts of a second recording from another day.
+"""Compares the verdicts of two recordings of a scale (size of the experiments), which were made on two days.
 
     git clone . ../second && make -C ../second tables        # on another day: new runs, calibrations and learning rates
     python -m experiments.tables.repetition ../second/results
 
-The program compares each case of docs/results/cases.csv with the same case of the second recording, and writes
-repetition.csv and repetition.json into docs/results. The page of results says how many verdicts are the same. The
-simulator's errors in the second recording are in repetition-errors.csv.
+The program compares each case (comparison) in docs/results/cases.csv with the case of the same name in the second
+recording. The program writes repetition.csv and repetition.json into docs/results. The results page quotes how many
+verdicts are equal in the two recordings. The file repetition-errors.csv has the simulator's errors in the second
+recording.
 """
 
 import argparse
@@ -28,29 +29,29 @@ from grsgd.files import atomic_write
 FOLDER = ROOT / "docs" / "results"
 RECORD, TABLE, ERRORS = "repetition.json", "repetition.csv", "repetition-errors.csv"
 OF_A_CASE = ("paper", "claim", "target", "condition", "baseline", "unit", "source")
-"""Columns that identify a case (one comparison under one condition)."""
+"""Columns of the table of cases that identify a case (one comparison under one condition)."""
 RATIO = re.compile(r"(T_?comm / T_?calc) = [^,;]*")
-"""Pattern for a measured ratio in a condition, which no second recording repeats exactly."""
+"""Pattern for a measured ratio in the condition of a case; a second recording measures a slightly different ratio."""
 NUMBERS = ("estimate", "low", "high")
 OF_A_RECORDING = ("verdict", "kind", *NUMBERS)
-"""Columns with the results of a case, which both recordings have."""
+"""Columns of the table of cases with the results of a case, which each recording has."""
 COLUMNS = (*OF_A_CASE, *OF_A_RECORDING, *(f"{name}_again" for name in OF_A_RECORDING))
 ANSWERS = {SUPPORTED: "for", REFUTED: "against", ALIKE: "against"}
-"""Results of decided cases: for or against their claims."""
+"""Decided verdicts on a case, each with "for" or "against" the claim."""
 
 
 @dataclass(frozen=True)
 class Repetition:
-    """Comparison of the verdicts of two recordings (sets of all runs) of a scale.
+    """The result of the comparison of two recordings (sets of all runs) of a scale.
 
     date, machines, commits: when, where and by which code the second recording was made. cases: number of cases that
-    count as evidence in both recordings, and whose numbers differ, so that they were made anew. same: number of cases
-    with the same verdict; a refuted case and a case without a difference are both against the claim. once: number of
-    cases that are decided in one recording only. reversed: number of cases that are for the claim in one recording and
-    against it in the other. missing: number of cases that count as evidence in the first recording, and not in the
-    second. off: number of missing cases that do not count in the second recording because of the simulator's error.
-    apart: by the paper's folder, the number of cases that count as evidence in the first recording, and whose intervals
-    do not overlap.
+    count as evidence in both recordings, and whose numbers differ, so that the cases were made anew. same: number of
+    ``cases`` with equal verdicts; the verdicts "refuted" and "no difference" are both against the claim. once: number
+    of ``cases`` that are decided in one recording only. reversed: number of ``cases`` that are for the claim in one
+    recording and against it in the other. missing: number of cases that count as evidence in the first
+    recording, but not in the second. off: number of missing cases that do not count in the second recording because of
+    the simulator's error. apart: by the paper's folder, number of cases that count as evidence in the first recording,
+    and whose intervals in the two recordings do not overlap.
     """
 
     scale: str
@@ -67,10 +68,11 @@ class Repetition:
 
 
 def compare(first: Iterable[dict[str, str]], second: Iterable[dict[str, str]]) -> list[dict[str, str]]:
-    """Return the cases (comparisons) of the first recording, each as a row with the columns `COLUMNS`.
+    """Return the cases of the first recording, each as a row with the columns `COLUMNS`.
 
-    The arguments are rows of the tables of cases. The columns of the second recording are empty for a case that it
-    lacks. Cases with the same name are compared in their order, if both recordings have the same number of them.
+    ``first`` and ``second`` are the rows of the tables of cases of the two recordings. If the second recording lacks a
+    case, the row has empty columns for the second recording. Cases with equal names are compared in their order if
+    each recording has the same number of them.
     """
     again = by_name(second)
     rows = []
@@ -83,7 +85,10 @@ def compare(first: Iterable[dict[str, str]], second: Iterable[dict[str, str]]) -
 
 
 def by_name(cases: Iterable[dict[str, str]]) -> dict[tuple[str, ...], list[dict[str, str]]]:
-    """Return the cases (comparisons) by their names, which lack the measured ratios in conditions."""
+    """Return the cases by name.
+
+    The name of a case has the case's condition without measured ratios.
+    """
     found: dict[tuple[str, ...], list[dict[str, str]]] = {}
     for case in cases:
         found.setdefault(tuple(RATIO.sub(r"\1", case[column]) for column in OF_A_CASE), []).append(case)
@@ -91,7 +96,7 @@ def by_name(cases: Iterable[dict[str, str]]) -> dict[tuple[str, ...], list[dict[
 
 
 def counts(rows: Sequence[dict[str, str]]) -> dict[str, int | dict[str, int]]:
-    """Return the numbers of cases for the fields of a `Repetition`."""
+    """Return the numbers of cases for the fields of a `Repetition`, by the name of the field."""
     there = [row for row in rows if row["kind"] == EVIDENCE]
     both = [row for row in there if row["kind_again"] == EVIDENCE]
     anew = [row for row in both if any(row[name] != row[f"{name}_again"] for name in NUMBERS)]
@@ -108,7 +113,9 @@ def counts(rows: Sequence[dict[str, str]]) -> dict[str, int | dict[str, int]]:
 
 
 def are_apart(row: dict[str, str]) -> bool:
-    """Return whether the intervals of a case in both recordings do not overlap; an unknown end counts as overlapping.
+    """Return True if the intervals of a case in the two recordings do not overlap.
+
+    If an end of an interval is unknown, False is returned.
     """
     ends = [row[name] for name in ("high", "low_again", "high_again", "low")]
     if "" in ends:
@@ -118,10 +125,10 @@ def are_apart(row: dict[str, str]) -> bool:
 
 
 def repetition_of(scale: str, results: Path) -> tuple[Repetition, list[dict[str, str]], str]:
-    """Return the comparison of recorded cases with the outcomes in ``results``, its rows, and the simulator's errors.
+    """Return the comparison of the recorded cases with the outcomes in ``results``, and its rows.
 
-    The simulator's errors in the outcomes are returned as CSV. Raises ValueError if no case was made anew, and for
-    damaged outcomes. Raises OSError if the scale has no recorded cases.
+    The third returned value has the simulator's errors in the outcomes, as CSV text. Raises ValueError if none of the
+    cases was made anew, or if an outcome is damaged. Raises OSError if the scale has no recorded cases.
     """
     second = ScaleResult.of(results / scale, list(map(folder, YEARS)))
     with (FOLDER / downloads.CASES).open(newline="", encoding="utf-8") as file:

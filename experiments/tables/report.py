@@ -1,4 +1,4 @@
-"""The reproduction of the papers as one HTML page, and a single outcome as text for the terminal."""
+"""Writes the results on all papers as one HTML page, and a single outcome as text for the terminal."""
 
 import re
 from collections import Counter
@@ -22,15 +22,16 @@ from grsgd.files import atomic_write
 NUMBER = re.compile(r"[<>≤≥≈~±+−-]{0,2} ?\d.{0,24}")
 NO_VALUE = ("", "-", "–", "—", "n/a", "nan")
 NUMBERS = ("low", "number", "high", "ssgd_multicast", "asgd")
-"""Keys of a claim in claims.toml that may contain a number of the paper."""
+"""Keys of a claim in claims.toml that may contain a number which the paper states."""
 INFERRED = "## Documented and inferred"
-"""Heading, in a paper's README, of the table of inferred choices."""
+"""Heading of the table of inferred choices in a paper's README."""
 
 
 def build(folder: Path, papers: Sequence[Path], out: Path) -> None:
-    """Write the page ``out`` about the outcomes in ``folder``, compared with the claims of ``papers``.
+    """Write the HTML page ``out`` about the outcomes in ``folder``, compared with the claims of ``papers``.
 
-    Raises ValueError for claims that ``read_claims`` refuses, and for a finding on a claim that no paper makes.
+    Raises ValueError if ``read_claims`` refuses the claims, or if an outcome has a finding on a claim that no paper
+    makes.
     """
     outcomes, dates = read_outcomes(folder)
     results = paper_claims.results(papers, outcomes)
@@ -58,7 +59,7 @@ def build(folder: Path, papers: Sequence[Path], out: Path) -> None:
 
 
 def _environment(folder: Path) -> Environment:
-    """Return the template environment of the page; folder: the folder of the figures."""
+    """Return the environment with which jinja2 renders the page; ``folder``: the folder of the figures."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -85,14 +86,14 @@ def _environment(folder: Path) -> Environment:
 
 
 def read_outcomes(folder: Path) -> tuple[dict[str, Outcome], dict[str, str]]:
-    """Return the outcomes in a folder, and the date on which each outcome was made, both by target."""
+    """Return two dicts by target: the outcomes in a folder, and the date on which each outcome was made."""
     paths = sorted(folder.glob("*.json"))
     outcomes = {path: load(path) for path in paths}
     dates = {outcome.target: _date(outcome, path) for path, outcome in outcomes.items()}
     return {outcome.target: outcome for outcome in outcomes.values()}, dates
 
 
-# ---- summaries of the results
+# ---- functions that summarise results
 
 
 def counts(results: Iterable[PaperResult]) -> dict[str, Counter]:
@@ -104,32 +105,35 @@ def counts(results: Iterable[PaperResult]) -> dict[str, Counter]:
 
 
 def tally(results: Sequence[ClaimResult]) -> str:
-    """Return the number of claims with each verdict, as text: ``supported (2), not made yet (1)``."""
+    """Return the number of claims with each verdict as text, for example ``supported (2), not made yet (1)``."""
     found = Counter(result.verdict for result in results)
     return ", ".join(f"{verdict} ({found[verdict]})" for verdict in wording.SYMBOLS if found[verdict])
 
 
 def same(values: Iterable) -> bool:
-    """Return whether all values are equal, so that the page mentions the value only once."""
+    """Return True if all values are equal, so that the page states the value only once."""
     return len(set(values)) == 1
 
 
 def case_drawing(result: ClaimResult) -> str:
-    """Return an SVG of the claim's cases that have an estimate; "" if there are fewer than two such cases."""
+    """Return an SVG of the comparisons on a claim that have an estimate; "" if fewer than two have one."""
     cases = wording.of_one_unit(result.cases)
     numbers = dict.fromkeys(result.claim.get(key) for key in NUMBERS)
     return forest(cases, [number for number in numbers if isinstance(number, int | float)]) if len(cases) > 1 else ""
 
 
 def summary_figure(result: ClaimResult) -> Markup:
-    """Return the SVG of ``case_drawing`` as an element of the page."""
+    """Return the SVG of ``case_drawing`` as an HTML element of the page; empty if there is no SVG."""
     drawing = case_drawing(result)
     name = f"cases-{anchor(result.claim['id'])}-"
     return _inline(drawing, f"Cases of the claim: {result.claim['statement']}", name) if drawing else Markup("")
 
 
 def inferred(paper: Path) -> list[list[str]]:
-    """Return the table of inferred choices in a paper's README: choice, standing, option; empty if there is none."""
+    """Return the rows of the table of inferred choices in a paper's README: choice, standing and option.
+
+    The returned list is empty if the README has no table of inferred choices.
+    """
     readme = paper / "README.md"
     _, _, below = (readme.read_text(encoding="utf-8") if readme.exists() else "").partition(INFERRED + "\n")
     lines = [line for line in below.partition("\n## ")[0].splitlines() if line.startswith("|")]
@@ -137,22 +141,22 @@ def inferred(paper: Path) -> list[list[str]]:
 
 
 def inline_code(text: str) -> Markup:
-    """Return a line of Markdown as HTML: code becomes <code> elements, and links are replaced by their words."""
+    """Return a line of Markdown as HTML: code becomes <code> elements, and links become their texts."""
     words = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", text)
     return Markup(re.sub(r"`([^`]*)`", r"<code>\1</code>", str(escape(words))))
 
 
-# ---- elements of the page
+# ---- functions that make elements of the page
 
 
 def numeric(table: Table, column: int) -> bool:
-    """Return whether a column contains only numbers, which the page sets flush right."""
+    """Return True if a column has only numbers, which the page aligns on the right."""
     cells = [cell for row in table.rows if (cell := row[column].strip()) not in NO_VALUE]
     return bool(cells) and all(NUMBER.fullmatch(cell) for cell in cells)
 
 
 def _column_classes(table: Table) -> list[str]:
-    """Return the CSS class of each column: numbers are set flush right, and long texts get enough width."""
+    """Return the CSS class of each column: "number" for numbers, "long" for long texts, and "" for short texts."""
     return [
         "number" if numeric(table, i) else "long" if max([len(row[i]) for row in table.rows], default=0) > 24 else ""
         for i in range(len(table.headers))
@@ -164,7 +168,10 @@ def anchor(name: str) -> str:
 
 
 def inline_svg(figure: Figure, folder: Path, prefix: str) -> Markup:
-    """Return the figure's file as an element of a page; ``prefix`` makes its ids unique on the page."""
+    """Return the SVG file of a figure as an HTML element.
+
+    ``prefix`` is put before the ids of the SVG file, so that they are unique on the page.
+    """
     return _inline((folder / figure.svg).read_text(encoding="utf-8"), figure.caption, prefix)
 
 
@@ -188,11 +195,11 @@ def _date(outcome: Outcome, path: Path) -> str:
     return date or datetime.fromtimestamp(path.stat().st_mtime).strftime("%Y-%m-%d %H:%M")
 
 
-# ---- for the terminal
+# ---- functions that write text for the terminal
 
 
 def text(outcome: Outcome, claims: dict[str, dict]) -> str:
-    """Return ``outcome`` as text for the terminal. ``claims``: from ``read_claims``."""
+    """Return ``outcome`` as text for the terminal. ``claims``: the claims by id, from ``read_claims``."""
     parts = [f"{outcome.title}\n{'=' * len(outcome.title)}"]
     for table in outcome.tables:
         align = ["right" if numeric(table, i) else "left" for i in range(len(table.headers))] if table.rows else None
@@ -214,7 +221,7 @@ def text(outcome: Outcome, claims: dict[str, dict]) -> str:
 
 
 def case_line(case: Case) -> str:
-    """Return a case (comparison) as one line of text."""
+    """Return a comparison (case) as one line of text for the terminal."""
     counted = "" if case.kind == wording.EVIDENCE else f" [{case.kind}, not counted]"
     note = f" ({case.note})" if case.note else ""
     return f"{wording.symbol(case.verdict)} {wording.case_name(case)}: {wording.estimate(case)}{counted}{note}"

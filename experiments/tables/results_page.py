@@ -1,6 +1,7 @@
-"""docs/results.md: the claims of five papers and the findings of all scales, on one page for readers without grsgd.
+"""Writes docs/results.md, one page with the claims of five papers and the findings of all scales.
 
-Each paper has a further page, with every claim and every case (`paper_page`).
+The page is written for readers who do not know grsgd. Each paper also has a page of its own, with every claim and
+every comparison (`paper_page`).
 """
 
 import hashlib
@@ -33,19 +34,25 @@ from experiments.tables.trust import Trust
 from grsgd.files import atomic_write
 
 SHOWN = (DESK, SMOKE)
-"""The scales that the page of results shows; the scale with the most evidence comes first."""
+"""The scales (sizes of experiments) that the results page shows; the scale with the most evidence is first."""
 MAX_BYTES = 10_000
-"""Greatest size of the page of results, in bytes; undecided and untried claims that do not fit are on papers' pages."""
+"""Greatest number of bytes of the results page.
+
+Lines on undecided and untried claims that do not fit are only on papers' pages.
+"""
 FEW_TARGETS = 10
-"""Limit on a scale's targets that have runs; if there are fewer, the page of results names these targets."""
+"""Limit for the number of a scale's targets that have runs.
+
+If a scale has fewer targets with runs, the results page names these targets.
+"""
 FOREST, STRIP = "forest.svg", "break-even.svg"
-"""Names of the figures of the page of results, in the folder of the papers' pages."""
+"""Names of the results page's SVG files, in the folder of the papers' pages."""
 
 
 def build(made: Path, papers: Sequence[Path], docs: Path) -> Path:
-    """Write results.md into ``docs``, and its further files into ``docs``/results; return the path of results.md.
+    """Write results.md into ``docs``, and the files that it shows into ``docs``/results; return the path of results.md.
 
-    made: a folder with one folder of outcomes per scale. Raises ValueError if no scale has outcomes, or if outcomes do
+    made: a folder with a folder of outcomes per scale. Raises ValueError if no scale has outcomes, or if outcomes do
     not fit the claims of ``papers``.
     """
     scales = [scale for name in SHOWN if (scale := ScaleResult.of(made / name.name, papers)).outcomes]
@@ -69,7 +76,7 @@ def build(made: Path, papers: Sequence[Path], docs: Path) -> Path:
 
 
 def written(scales: Sequence[ScaleResult], papers: Sequence[PaperAnswers], made: Path) -> Iterator[tuple[str, str]]:
-    """Yield the name and content of each file of the page: its figures, all cases and seeds, and the papers' pages."""
+    """Yield the name and content of each file that the results page needs: figures, CSV tables, and papers' pages."""
     if rows := {paper.about["name"]: some for paper in papers if (some := headlines.rows_of(paper.main))}:
         yield FOREST, headlines.draw(rows)
     if found := break_evens(scales, papers):
@@ -88,7 +95,10 @@ def fitting(
     again: Repetition | None,
     files: Mapping[str, str],
 ) -> str:
-    """Return the page, with as many lines in each list as fit into ``MAX_BYTES``. Raises ValueError if nothing fits."""
+    """Return the text of the results page, with as many lines in each list as fit into ``MAX_BYTES``.
+
+    Raises ValueError if the page does not fit even without lists.
+    """
     values = {
         "scales": scales,
         "few": FEW_TARGETS,
@@ -112,14 +122,15 @@ def fitting(
     return page
 
 
-# ---- the contents of the page
+# ---- functions that make the contents of the page
 
 
 def in_short(papers: Sequence[PaperAnswers]) -> dict[str, str]:
-    """Return a short text on each paper, by the paper's name, from ``in_short`` in its claims.toml.
+    """Return a short text on each paper, by name of the paper.
 
-    The text of a paper is left out, and named on stderr, if it was written for other verdicts on the paper's main
-    claims. ``in_short_of`` in claims.toml is the `digest` of the verdicts for which the text was written.
+    The short text of a paper is ``in_short`` in the paper's claims.toml. If a paper's short text was written for other
+    verdicts on the main claims than the present ones, the text is left out, and stderr names it. ``in_short_of`` in
+    claims.toml is the `digest` of the verdicts for which the text was written.
     """
     found = {}
     for paper in papers:
@@ -133,7 +144,7 @@ def in_short(papers: Sequence[PaperAnswers]) -> dict[str, str]:
 
 
 def digest(main: Sequence[Answer]) -> str:
-    """Return a digest of the verdicts on all cases of the main claims, including controls."""
+    """Return a digest of the verdicts on all comparisons (cases) for the main claims, including controls."""
     cases = sorted(
         (answer.claim["id"], one.outcome.scale, *one.place, one.case.source, one.case.kind, one.case.verdict)
         for answer in main
@@ -142,16 +153,17 @@ def digest(main: Sequence[Answer]) -> str:
     return hashlib.sha256(json.dumps(cases).encode()).hexdigest()[:8]
 
 def counted(papers: Sequence[PaperAnswers]) -> dict[str, int]:
-    """Return the number of the papers' claims, and the number of cases of all scales on them."""
+    """Return the number of claims that the papers make, and the number of comparisons that count for these claims."""
     own = [answer for paper in papers for answer in paper.own]
     cases = [one.case for answer in own for one in answer.everything]
     return {"claims": len(own), "cases": sum(case.kind == EVIDENCE for case in cases)}
 
 
 def break_evens(scales: Sequence[ScaleResult], papers: Sequence[PaperAnswers]) -> list[BreakEven]:
-    """Return the break-evens of each method against each compared method, from the first scale that has them.
+    """Return the break-evens of each method against each compared method, from the first scale that has the break-even.
 
-    A break-even is marked as off if simulated times of the compared method are off at any scale.
+    A break-even is marked as off if simulated times of the compared method differ from measured times by too much at
+    any scale.
     """
     found = {}
     for paper, scale in ((paper, scale) for paper in papers for scale in scales):
@@ -173,12 +185,15 @@ def break_evens(scales: Sequence[ScaleResult], papers: Sequence[PaperAnswers]) -
 
 
 def pays_elsewhere(papers: Sequence[PaperAnswers]) -> dict[str, str]:
-    """Return, by paper, the reason why a method's saving does not depend on links; other papers are left out."""
+    """Return, by paper, the reason why the saving of its method does not depend on links.
+
+    Papers without a reason in claims.toml are left out.
+    """
     return {paper.about["name"]: paper.about["pays"] for paper in papers if "pays" in paper.about}
 
 
 def simulator_errors(scales: Sequence[ScaleResult]) -> dict[str, str]:
-    """Return texts, by algorithm, on the difference between simulated and measured times of the same trainings."""
+    """Return the differences of simulated from measured times of equal trainings as text, by algorithm."""
     found: dict[str, list[float]] = {}
     for outcome in (outcome for scale in scales for outcome in scale.outcomes.values()):
         for name, error in outcome.simulator_errors:
@@ -187,13 +202,16 @@ def simulator_errors(scales: Sequence[ScaleResult]) -> dict[str, str]:
 
 
 def intervals_apart(papers: Sequence[PaperAnswers], again: Repetition | None) -> dict[str, int]:
-    """Return the numbers of cases whose intervals in two recordings do not overlap, by the paper's name."""
+    """Return the numbers of comparisons whose intervals in two recordings do not overlap, by name of the paper."""
     found = again.apart if again else {}
     return {paper.about["name"]: found[paper.paper.id] for paper in papers if paper.paper.id in found}
 
 
 def against_one_rank(papers: Sequence[PaperAnswers]) -> dict[str, str]:
-    """Return the saving of each paper's method over one rank alone, by paper, as in the figure of the main claims."""
+    """Return the saving of each paper's method over one rank alone, by paper.
+
+    The figure of the main claims also shows the savings over one rank alone.
+    """
     controls = {
         paper.about["name"]: row for paper in papers for row in headlines.rows(paper.main[0]) if row.is_control
     }
@@ -201,7 +219,10 @@ def against_one_rank(papers: Sequence[PaperAnswers]) -> dict[str, str]:
 
 
 def not_decided(papers: Sequence[PaperAnswers]) -> list[str]:
-    """Return a line for each claim of a paper that was tried but not decided, with the way to decide it."""
+    """Return a line for each claim of a paper that was tried but is undecided.
+
+    The line also says how to decide the claim.
+    """
     return [
         f"{said(paper, answer)} {sentences.why_open(answer)}"
         for paper in papers
@@ -211,9 +232,9 @@ def not_decided(papers: Sequence[PaperAnswers]) -> list[str]:
 
 
 def not_tried(papers: Sequence[PaperAnswers]) -> list[str]:
-    """Return a line for each claim of a paper that no target tries, with the first sentence of the reason.
+    """Return a line for each claim of a paper that no target (table or figure) tries, with the reason's first sentence.
 
-    Claims that only describe a method are on the papers' pages.
+    Claims that only describe a method are listed on the papers' pages.
     """
     return [
         f"{said(paper, answer)} {sentences.first_sentence(answer.claim['not_covered'])}"
@@ -224,16 +245,16 @@ def not_tried(papers: Sequence[PaperAnswers]) -> list[str]:
 
 
 def is_described(answer: Answer) -> bool:
-    """Return whether a claim only describes a method, or follows from its construction, and cannot be refuted."""
+    """Return True if a claim cannot be refuted, because it describes a method or follows from its construction."""
     return answer.is_built or answer.claim["kind"] == BY_CONSTRUCTION
 
 
 def said(paper: PaperAnswers, answer: Answer) -> str:
-    """Return the statement of a claim in italics, with its paper's name."""
+    """Return the statement of a claim in italics, with the name of its paper."""
     name, statement = paper.about["name"], answer.claim["statement"].strip()
     return f"*{statement}*" if name in statement else f"*{name}: {statement}*"
 
 
 def described(svg: str) -> str:
-    """Return the title of an SVG figure."""
+    """Return the title of an SVG figure, for readers who do not see it."""
     return re.search(r"<title>(.*?)</title>", svg, re.DOTALL)[1]

@@ -1,4 +1,4 @@
-"""The comparison of times to the target accuracy over the options that a paper leaves open."""
+"""The comparison of times to the target accuracy with several values of the options that a paper leaves open."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,10 +14,11 @@ from experiments.tables.targets import Found
 
 @dataclass(frozen=True)
 class Robustness:
-    """The verdict on one algorithm's time over the options that a paper leaves open, in simulated time.
+    """The comparison of one algorithm's time with another's over the options that a paper leaves open.
 
-    claim: the claim for which the comparison is evidence. config: configuration of the algorithm. other: name and
-    configuration of the algorithm compared with. options: overrides by name. scenario: scenario of the comparison.
+    claim: the id of the claim for which the comparison is evidence. config: configuration of the algorithm. other:
+    name and configuration of the other algorithm. options: overrides of the algorithm's options, by name of the
+    variant. scenario: scenario of the simulated runs.
     """
 
     claim: str

@@ -12,12 +12,15 @@ from experiments.tables.claims import PaperResult, results
 from experiments.tables.report import read_outcomes
 
 MACHINE = re.compile(r"of (\d+ cores?, [^,;]+)")
-"""Pattern for the machine's name in the description of a testbed."""
+"""Pattern for the machine's processor in the description of a testbed."""
 
 
 @dataclass(frozen=True)
 class ScaleResult:
-    """The outcomes at a scale. dates: the dates on which the outcomes were made, by target."""
+    """The outcomes of one scale (size of the experiments), with the results on each paper.
+
+    dates: the dates on which the outcomes were made, by target.
+    """
 
     name: str
     outcomes: dict[str, Outcome]
@@ -26,9 +29,10 @@ class ScaleResult:
 
     @classmethod
     def of(cls, folder: Path, papers: Sequence[Path]) -> "ScaleResult":
-        """Return the outcomes in a folder named after the scale; there are none if the folder does not exist.
+        """Read the outcomes in a folder that is named after its scale.
 
-        Raises ValueError for outcomes that do not fit the claims of ``papers``.
+        The outcomes of a folder that does not exist are empty. Raises ValueError if the outcomes do not fit the claims
+        of ``papers``.
         """
         outcomes, dates = read_outcomes(folder)
         return cls(folder.name, outcomes, dates, results(papers, outcomes))
@@ -39,18 +43,21 @@ class ScaleResult:
 
     @property
     def with_runs(self) -> list[str]:
-        """Return the targets whose outcomes have runs; outcomes of all other targets have only counts and formulas."""
+        """Return the targets whose outcomes rest on runs; all other targets have only counts and formulas."""
         return sorted(target for target, outcome in self.outcomes.items() if outcome.runs)
 
     def told(self, key: str) -> str:
-        """Return the different values of a key in the provenance of the outcomes, separated by commas."""
+        """Return the distinct values of ``key`` in the provenance of the outcomes, separated by commas."""
         return ", ".join(
             sorted({outcome.provenance[key] for outcome in self.outcomes.values() if key in outcome.provenance})
         )
 
     @property
     def machines(self) -> str:
-        """Return the machines of measured runs and calibrations, or the machine that made the tables if none exist."""
+        """Return the machines of measured runs and calibrations.
+
+        If nothing was measured, the machine that made the tables is returned.
+        """
         found = MACHINE.findall("; ".join(map(self.told, ("clock", "calibrated"))))
         return ", ".join(sorted(set(found))) or self.told("machine")
 
@@ -62,6 +69,6 @@ class ScaleResult:
 
     @property
     def span(self) -> str:
-        """Return the first and the last day on which outcomes were made."""
+        """Return the first and the last day on which outcomes were made, as text."""
         days = sorted({date.partition(" ")[0] for date in self.dates.values()})
         return " to ".join(dict.fromkeys([days[0], days[-1]]))

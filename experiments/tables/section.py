@@ -1,4 +1,4 @@
-"""The section of the report that a target (table or figure of a paper) writes."""
+"""The section of the report that one target (table or figure of a paper) fills."""
 
 from pathlib import Path
 
@@ -8,7 +8,10 @@ from experiments.tables.draw import Panel, draw
 
 
 class Section:
-    """The tables, figures, findings and notes of a target. folder: the folder for its figures."""
+    """The tables, figures, findings and notes of a target (table or figure of a paper).
+
+    folder: the folder for the section's figures.
+    """
 
     def __init__(self, name: str, folder: Path):
         self.name, self.folder = name, folder
@@ -22,9 +25,9 @@ class Section:
         self.tables.append(Table(caption, headers, [[str(cell) for cell in row] for row in rows]))
 
     def figure(self, caption: str, panels: list[Panel], times: bool = True, shows: str = "times"):
-        """Draw a figure, and add it to the section.
+        """Draw the panels as a figure, and add the figure to the section.
 
-        times: whether the figure shows times, so that the simulator's error belongs in its caption. shows: the shown
+        times: True if the figure shows times, so that its caption has to state the simulator's error. shows: the shown
         quantity, as in `Figure`.
         """
         svg = f"{self.name}-{len(self.figures) + 1}.svg"
@@ -35,13 +38,13 @@ class Section:
         self.notes.append(text)
 
     def break_even(self, *found: BreakEven):
-        """Add break-evens of a method, for the figure of the break-evens of all methods."""
+        """Add break-evens of a method to the section; the figure of all break-evens shows them."""
         self.break_evens += found
 
     def finding(self, claim: str, accounting: str, cases: list[Case], reason: str = ""):
-        """Add the finding (comparisons and verdict) on a claim to the section.
+        """Add the finding on a claim (comparisons and their verdict) to the section.
 
-        claim: the claim's id. accounting: how time, bytes or accuracy were counted, for how many ranks and on which
-        runs. reason: why the claim does not hold, if it does not.
+        claim: the id of the claim. accounting: how time, bytes or accuracy were counted, for how many ranks and on
+        which runs. reason: the reason why the claim does not hold, if it does not.
         """
         self.findings.append(Finding(claim, accounting, corrected(cases), reason))

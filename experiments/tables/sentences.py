@@ -1,4 +1,4 @@
-"""Texts on the finding for a claim: one effect with its interval, source and condition, and its certainty."""
+"""Functions that state the evidence on a claim in words: effect, interval, source, condition, and certainty."""
 
 import math
 from collections.abc import Sequence
@@ -19,9 +19,9 @@ from experiments.tables.answers import GRADES, OPEN, Answer, Evidence
 from experiments.tables.wording import NO_NUMBER, paper_figure
 
 SIGNS = {MEASURED: "●", SIMULATED: "○", TIMING_ONLY: "○"}
-"""Signs that mark measured and simulated times in texts."""
+"""Signs before an effect on time: whether the times are measured or simulated."""
 NO_TIMES = "◇"
-"""Sign that marks bytes, accuracies, and other cases without times in texts."""
+"""Sign before an effect on bytes, accuracy, or anything else that is not a time."""
 VERDICT_WORDS = {
     SUPPORTED: "holds",
     ALIKE: "no difference",
@@ -38,7 +38,7 @@ LEGEND = (
     "if measured) or 1 point of accuracy. So some intervals without zero are undecided.\n"
     "Tests are corrected for the number of cases on a claim: a comparison may be decided for one claim only."
 )
-"""Explanation of the signs and of the grades of certainty."""
+"""Explanation of the signs and of the grades of certainty, for the results page."""
 CONDITIONS = (
     "On a *switch* each host has its own link; on a *shared medium* one host sends at a time, and all others hear it.\n"
     "Adaptive gossip exchanges a model when the model has changed by more than a *threshold*: "
@@ -47,23 +47,23 @@ CONDITIONS = (
     "Cases that count in no verdict, such as controls, are only on the paper's page.\n"
     "*r* is the number of nodes that compute each sample, *n* the number of nodes or ranks."
 )
-"""Explanations of the words in descriptions of conditions."""
+"""Explanations of the words that describe conditions, for the results page."""
 ON_NUMBER = {AGREES: "agrees with the paper's {}", MORE: "above the paper's {}", LESS: "below the paper's {}"}
-"""Texts for the position of a case's interval relative to the paper's number."""
+"""Texts for the position of a comparison's interval relative to the paper's number."""
 
 
 def is_undecided(case: Case) -> bool:
-    """Return whether the case shows neither the claim, nor its opposite, nor the equality of both algorithms."""
+    """Return True if a comparison decides neither for nor against the claim."""
     return case.verdict == INCONCLUSIVE
 
 
 def sign(one: Evidence) -> str:
-    """Return the sign for the source of a case's times."""
+    """Return the sign for the source of a comparison's times."""
     return SIGNS.get(one.case.source, NO_TIMES)
 
 
 def effect(one: Evidence) -> str:
-    """Return the case as text: estimate with interval, baseline, the paper's number, condition and scale."""
+    """Return a comparison as text: estimate with interval, baseline, the paper's number, condition and scale."""
     case, (baseline, condition) = one.case, one.place
     words = case.text() if case.estimate is not None else case.note or case.verdict
     than = "than" if OPPOSITES.keys() & set(words.split()) else "against"
@@ -74,24 +74,24 @@ def effect(one: Evidence) -> str:
 
 
 def on_number(case: Case) -> str:
-    """Return a text on the case's position relative to the paper's number; "" without number or known position."""
+    """Return a text on the position of a comparison relative to the paper's number; "" if the position is unknown."""
     return ON_NUMBER[case.on_number].format(f"{case.number:g}") if case.on_number else ""
 
 
 def number(claim: dict) -> str:
-    """Return the paper's number on a claim as text; "" if there is none."""
+    """Return the number that the paper states for a claim as text; "" if the paper states none."""
     said = paper_figure(claim)
     return "" if said == NO_NUMBER else said
 
 
 def best(some: Sequence[Evidence], answer: Answer) -> str:
-    """Return the best of ``some`` evidence of an answer as text, with the number of cases that agree.
+    """Return the best comparison of ``some`` on a claim as text, with the number of comparisons that agree.
 
-    The number of undecided cases follows, unless ``some`` is against a claim that also has evidence for it. If the best
-    evidence is measured, the number of further cases that are simulated follows, too.
+    The number of undecided comparisons is added, unless ``some`` is against a claim that also has evidence for it. If
+    the best comparison is measured, the number of simulated comparisons in ``some`` is added.
 
-    If a claim has several numbers, such as one number per baseline, the best evidence on each number is named. Returns
-    "" if there is no evidence.
+    If the paper states several numbers for a claim, such as one per baseline, the text has the best comparison for
+    each number. Returns "" if ``some`` is empty.
     """
     if not some:
         return ""
@@ -105,9 +105,9 @@ def best(some: Sequence[Evidence], answer: Answer) -> str:
 
 
 def by_number(some: Sequence[Evidence], answer: Answer) -> list[list[Evidence]]:
-    """Return evidence of an answer, in its order, as one list per number of the paper.
+    """Return the comparisons in ``some`` as one list per number of the paper, each in the order of ``some``.
 
-    If a case of the answer has no number of the paper, all evidence is in one list.
+    If one of the answer's comparisons has no number of the paper, all comparisons are in one list.
     """
     divided = all(one.case.number is not None for one in answer.evidence)
     found: dict[float | None, list[Evidence]] = {}
@@ -117,9 +117,10 @@ def by_number(some: Sequence[Evidence], answer: Answer) -> list[list[Evidence]]:
 
 
 def how_sure(answer: Answer) -> str:
-    """Return a text on how certain an answer is, with the simulator's error; for an open claim, the way to decide it.
+    """Return a text on the certainty of an answer, with the simulator's error.
 
-    The text names the baseline of each of the paper's numbers on which all cases are undecided.
+    For an undecided claim, the text says how to decide it. The text names each baseline for which the paper states a
+    number and all comparisons are undecided.
     """
     if not answer.is_decided:
         return f"{OPEN}: {why_open(answer)}"
@@ -140,17 +141,17 @@ def _seeds(one: Evidence) -> str:
 
 
 def simulator_error(one: Evidence) -> str:
-    """Return the simulator's error of a simulated case as text; "" for any other case."""
+    """Return the simulator's error in a simulated comparison as text; "" for a comparison that is not simulated."""
     return f"simulator's error: {one.case.simulator_error.rpartition(': ')[2]}" if one.case.simulator_error else ""
 
 
 def errors_of(cases: Sequence[Case]) -> str:
-    """Return the simulator's errors of cases as text, each error once."""
+    """Return the simulator's errors in comparisons as text, without repetitions."""
     return "; ".join(dict.fromkeys(case.simulator_error for case in cases if case.simulator_error))
 
 
 def why_open(answer: Answer) -> str:
-    """Return a text on why a claim is undecided, and on the number of seeds that would decide it."""
+    """Return a text on why a claim is undecided, and on how many seeds would decide it."""
     if not answer.evidence and answer.off:
         return f"{effect(answer.off[0])}; {simulator_error(answer.off[0])}; a measured run has to decide"
     if not answer.evidence:
@@ -163,10 +164,10 @@ def why_open(answer: Answer) -> str:
 
 
 def soonest(some: Sequence[Evidence]) -> Evidence:
-    """Return the evidence that the fewest seeds would decide, or the first evidence if no number of seeds is known."""
+    """Return the comparison that the fewest seeds would decide; the first one if no number of seeds is known."""
     return min(some, key=lambda one: one.case.seeds_needed or math.inf)
 
 
 def first_sentence(text: str) -> str:
-    """Return the first sentence of a text."""
+    """Return the first sentence of ``text``, on one line."""
     return " ".join(text.split()).partition(". ")[0].rstrip(".") + "."

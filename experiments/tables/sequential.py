@@ -1,13 +1,15 @@
-"""Two looks at a target: one with its seeds, and one with twice as many seeds if more seeds may decide a case.
+"""Decides whether a target (table or figure) gets twice as many seeds, because more seeds may decide a comparison.
 
     python -m experiments.tables.sequential results/SCALE
 
-The rule is fixed before the first run. A target has a second look if twice the seeds of one of its undecided cases
-would probably decide this case. In a second look, all cases of the target are decided with all seeds. Each look has the
-significance level for its number of seeds (`effect.level`): 0.9 % for up to ten seeds, and 1.8 % for twenty. Therefore,
-both looks together err in at most 2.7 % of cases.
+The rule for second looks (doubled seeds) was fixed before the first run. A target has a second look if twice the seeds
+of an undecided comparison would probably decide this comparison. In a second look, all comparisons of the target are
+made with all seeds. Each look tests at the significance level for its number of seeds (`effect.level`): 0.9 % for up
+to ten seeds, and 1.8 % for twenty seeds. The two looks together therefore find a wrong effect in at most 2.7 % of
+comparisons.
 
-The command prints, for the undecided cases of the outcomes in a folder, the number of seeds that would decide them.
+The command prints the undecided comparisons of the outcomes in a folder, with the number of seeds that would decide
+each.
 """
 
 import argparse
@@ -20,20 +22,20 @@ from experiments.runner.outcome import EVIDENCE, INCONCLUSIVE, Case, Outcome, lo
 from experiments.runner.run_spec import MEASURED
 
 LOOKS = 2
-"""Greatest number of looks, and ratio of the seeds of the second look to the seeds of the first."""
+"""Greatest number of looks (sets of seeds) for a target, and factor between the seeds of the two looks."""
 
 
 def takes_second_look(case: Case) -> bool:
-    """Return whether a case is undecided, but twice its seeds would decide it with the planned probability.
+    """Return True if a comparison is undecided, and twice as many seeds would decide it with the planned probability.
 
-    Measured cases never take a second look, because each measured training takes minutes.
+    Measured comparisons have no second look, because each measured training takes minutes.
     """
     is_open = case.verdict == INCONCLUSIVE and case.kind == EVIDENCE and case.source != MEASURED
     return is_open and case.seeds < (case.seeds_needed or 0) <= LOOKS * case.seeds
 
 
 def undecided_targets(outcomes: Sequence[Outcome]) -> list[str]:
-    """Return the targets with a case for which a second look is worth while."""
+    """Return the targets with an undecided comparison that a second look would probably decide."""
     return [
         outcome.target
         for outcome in outcomes
@@ -42,7 +44,7 @@ def undecided_targets(outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def advice(case: Case) -> str:
-    """Return a clause on how an undecided case could be decided."""
+    """Return a clause that says how an undecided comparison could be decided."""
     if not case.seeds_needed or case.seeds_needed <= case.seeds:
         return "more seeds would not decide it"
     needed = f"{case.seeds_needed} seeds would decide it"
@@ -50,7 +52,7 @@ def advice(case: Case) -> str:
 
 
 def undecided(folder: Path) -> list[tuple[str, str, str, str, str]]:
-    """Return the target, condition, baseline, estimate and advice for each undecided case that is evidence."""
+    """Return target, condition, baseline, estimate and advice for each undecided comparison that counts as evidence."""
     return [
         (outcome.target, case.condition, case.baseline, case.text(), advice(case))
         for outcome in map(load, sorted(folder.glob("*.json")))

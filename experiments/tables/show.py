@@ -1,4 +1,4 @@
-"""The outcome of a target (table or figure): its content, with the runs, sources and caveats of its numbers."""
+"""Makes the outcome of a target (table or figure) from its runs: contents, sources of numbers, and caveats."""
 
 import time
 from pathlib import Path
@@ -16,16 +16,19 @@ from grsgd.runs.run_file import Run
 from grsgd.training.description import commit
 
 MIN_STEP_CPU_SECONDS = 0.02
-"""Least processor seconds of a step for which a testbed slows computations evenly (docs/how-to/testbed.md)."""
+"""Least processor seconds of a step for which a testbed limits a host's processor evenly (docs/how-to/testbed.md)."""
 QUANTITIES = {
     "times": measures.seconds_per_step,
     "waiting": lambda run: float(part_of_a_step(run, "wait").mean()),
 }
-"""Functions that compute the numbers of a run which figures show; they also compare simulated with measured runs."""
+"""Functions that compute the quantities which figures show from a run.
+
+Simulated and measured runs are also compared by these quantities.
+"""
 
 
 def outcome(target: Target, plan: Plan, folder: Path, command: str) -> Outcome:
-    """Return the outcome of a target from its runs, and write its figures into ``folder``. Raises MissingRun."""
+    """Make the outcome of a target from its runs, and write its figures into ``folder``. Raises MissingRun."""
     section = Section(target.name, folder)
     used = plan.load_runs(target.name)
     target.show(Found(plan.conditions, plan.results(target.name)), section)
@@ -56,7 +59,7 @@ def outcome(target: Target, plan: Plan, folder: Path, command: str) -> Outcome:
 
 
 def row(plan: Plan, spec: RunSpec, run: Run) -> dict[str, str]:
-    """Return a run as a row of the table of runs: its file, the command that made it, and its numbers."""
+    """Return a run as a row of the table of runs: the command that makes it, its file, and its numbers."""
     numbers = {
         "algorithm": run.attributes["algorithm"],
         "ranks": run.attributes["ranks"],
@@ -76,7 +79,7 @@ def row(plan: Plan, spec: RunSpec, run: Run) -> dict[str, str]:
 
 
 def made_on(plan: Plan, used: dict[RunSpec, Run]) -> dict[str, str]:
-    """Return the machines of measured runs, and of the calibrations of simulated times."""
+    """Return texts on the machines of measured runs, and on the machines and times of calibrations."""
     places = {
         "clock": sorted({plan.store.hosts.describe(spec) for spec in used if spec.source == MEASURED}),
         "calibrated": plan.store.networks.places(used),
@@ -85,7 +88,7 @@ def made_on(plan: Plan, used: dict[RunSpec, Run]) -> dict[str, str]:
 
 
 def caveats(plan: Plan, used: dict[RunSpec, Run]) -> list[str]:
-    """Return notes on measured runs: conditions that could not be emulated, or could not be emulated evenly."""
+    """Return notes on measured runs whose links or processors could not be emulated, or not evenly."""
     on, runs = plan.store.hosts, [run for spec, run in used.items() if spec.source == MEASURED]
     if not runs:
         return []

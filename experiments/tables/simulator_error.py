@@ -1,8 +1,8 @@
-"""The simulator's error, shown with results from simulated times: the difference of simulated from measured times.
+"""The simulator's error, which is stated with simulated results: the difference of simulated from measured times.
 
-If the error is more than `MAX_ERROR` for an algorithm of a case (comparison), the measured times decide. The simulated
-case is shown but does not count. A verdict that holds with one calibration but not with another, or not after
-subtraction of the error, counts as undecided.
+If the error of one of the compared algorithms is more than `MAX_ERROR`, only measured times decide a claim. A
+simulated comparison with an error of more than `MAX_ERROR` is shown, but does not count. A verdict that would change
+with another calibration, or after the error is subtracted, counts as undecided.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,17 +32,20 @@ from experiments.tables.show import QUANTITIES
 from grsgd.config import Config
 
 MAX_ERROR = 0.1
-"""Greatest error as a part of the measured time; most runs that were repeated on the testbed differ by less."""
+"""Greatest error that counts as small, as a fraction of the measured time.
+
+Most runs that were repeated on the testbed differ by less than `MAX_ERROR`.
+"""
 MAX_ERRORS = 8
-"""Greatest number of simulator errors that are listed individually."""
+"""Greatest number of algorithms whose simulator errors are listed individually."""
 
 
 class Error(NamedTuple):
-    """The difference of simulated from measured times of a training, as a part of the measured times.
+    """The difference of simulated from measured times of one training, as a fraction of the measured times.
 
-    name: the training's configuration, with its redundancy. share: the difference. algorithm: the label of its runs, as
-    from `sample.label_of`. condition: the training's condition, in the words of cases. model: name of the trained
-    model.
+    name: the training's configuration, with its redundancy. share: the difference as a fraction. algorithm: the label
+    of the training's algorithm, as from `sample.label_of`. condition: the training's condition, in the words of
+    comparisons. model: name of the trained model.
     """
 
     name: str
@@ -53,10 +56,10 @@ class Error(NamedTuple):
 
 
 def with_simulator_errors(outcomes: dict[str, Outcome], plans: Mapping[str, Plan]) -> list[Outcome]:
-    """Return the outcomes with the simulator's error in their captions and in their simulated cases.
+    """Return the outcomes with the simulator's error in the captions of figures and in the simulated comparisons.
 
-    The error is the difference for the target's own trainings, or else for all targets of the paper with the same
-    models. plans: plans by target.
+    The simulator's error is found from the target's own trainings if they were also measured, or else from all
+    trainings of the paper's targets with the same models. plans: plans by target.
     """
     own = {what: {name: simulator_errors(plans[name], name, what) for name in outcomes} for what in QUANTITIES}
     shown = []
@@ -89,15 +92,16 @@ def with_simulator_errors(outcomes: dict[str, Outcome], plans: Mapping[str, Plan
     return shown
 
 
-# ---- captions
+# ---- functions that state errors in captions
 
 
 def error_note(errors: Iterable[tuple], which: str, what: str = "times", unmeasured: Sequence[str] = ()) -> str:
-    """Return a text on the difference of simulated from measured times, or of another quantity.
+    """Return a text on the difference of simulated from measured times, or of another quantity ``what``.
 
-    The text states the difference for each algorithm, as a range if several trainings were measured. For many
-    algorithms, it states the median and the extremes. errors: tuples that begin with name and share. unmeasured: the
-    algorithms without a measured training.
+    The text has the difference for each algorithm, as a range if several trainings of the algorithm were measured. For
+    more than `MAX_ERRORS` algorithms, the text has only the median and the extremes of the differences. errors: tuples
+    that begin with the name of an algorithm and its difference. unmeasured: names of algorithms without a measured
+    training.
     """
     ordered = sorted(errors, key=lambda error: error[1])
     if not ordered:
@@ -116,25 +120,29 @@ def error_note(errors: Iterable[tuple], which: str, what: str = "times", unmeasu
 
 
 def in_percent(shares: Sequence[float]) -> str:
-    """Return signed differences in per cent: a single one, or the range from the least to the greatest."""
+    """Return signed differences in per cent as text: one number, or a range from the least to the greatest."""
     low, high = (f"{100 * share:+.0f}" for share in (min(shares), max(shares)))
     return f"{low} %" if low == high else f"{low} to {high} %"
 
 
 def with_error(figure: Figure, note: str, runs: list[dict]) -> Figure:
-    """Return a figure with the simulator's error in its caption, if the figure shows simulated times or waiting."""
+    """Return a figure with the simulator's error in its caption.
+
+    A figure that shows no simulated quantity is returned unchanged.
+    """
     if not figure.times or not any(run["source"] in (SIMULATED, TIMING_ONLY) for run in runs):
         return figure
     return replace(figure, caption=f"{figure.caption} Simulated {figure.shows}, {note}.")
 
 
-# ---- the error of a case
+# ---- functions for the error of a comparison
 
 
 def case_with_error(case: Case, own: Sequence[Error], of_paper: Sequence[Error]) -> Case:
-    """Return a simulated case with the simulator's error for the two compared algorithms; any other case is unchanged.
+    """Return a simulated comparison (case) with the simulator's error for the compared algorithms.
 
-    A case with a large error does not count. own: errors of the target's trainings. of_paper: errors of all trainings
+    A comparison that is not simulated is returned unchanged. A comparison with an error of more than `MAX_ERROR` gets
+    the kind `OFF`, so that it does not count. own: errors of the target's trainings. of_paper: errors of all trainings
     of the paper's targets.
     """
     if case.source not in (SIMULATED, TIMING_ONLY):
@@ -144,7 +152,7 @@ def case_with_error(case: Case, own: Sequence[Error], of_paper: Sequence[Error])
     errors = list(dict.fromkeys(error for side in of_sides for error in side))
     measured = {error.algorithm for error in errors}
     unmeasured = [name.replace("_", " ") for name in dict.fromkeys(sum(algorithms, [])) if name not in measured]
-    if not errors:  # no run of the case's algorithms was measured
+    if not errors:  # no run of the compared algorithms was measured
         which = "the same" if own else "other"
         return replace(case, simulator_error=error_note(own or of_paper, which, unmeasured=unmeasured))
     which = "the same" if set(errors) <= set(own) else "other"
@@ -156,7 +164,7 @@ def case_with_error(case: Case, own: Sequence[Error], of_paper: Sequence[Error])
 
 
 def errors_of(side: Sequence[str], where: str, own: Sequence[Error], of_paper: Sequence[Error]) -> list[Error]:
-    """Return the most relevant errors of each compared algorithm in ``side``.
+    """Return the most relevant errors of each algorithm in ``side``, one side of a comparison.
 
     An algorithm has its errors under the condition ``where``, or else its errors in the target, or else in the paper.
     The list is empty if nothing was measured.
@@ -170,7 +178,7 @@ def errors_of(side: Sequence[str], where: str, own: Sequence[Error], of_paper: S
 
 
 def with_correction(case: Case, ours: Sequence[Error], theirs: Sequence[Error]) -> Case:
-    """Return a case on time saved whose spread includes the effect after subtraction of the simulator's errors."""
+    """Return a comparison of times whose spread includes the effect after the simulator's errors are subtracted."""
     ends = [end for end in (case.spread_low, case.spread_high, case.estimate) if end is not None]
     if not ends or not ours or not theirs or not case.unit.startswith("% less time"):
         return case
@@ -180,7 +188,7 @@ def with_correction(case: Case, ours: Sequence[Error], theirs: Sequence[Error]) 
 
 
 def robust(case: Case) -> Case:
-    """Return the case (comparison), made undecided if its spread contradicts its verdict."""
+    """Return the comparison, made inconclusive if its spread contradicts its verdict."""
     if case.spread_low is None:
         return case
     told = f"over calibrations and the simulator's error {case.spread_low:.1f} to {case.spread_high:.1f}"
@@ -195,14 +203,15 @@ def noted(case: Case, note: str) -> Case:
     return replace(case, note="; ".join(filter(None, [case.note, note])))
 
 
-# ---- the errors of a target
+# ---- functions for the errors of a target
 
 
 def simulator_errors(plan: Plan, target: str, what: str = "times") -> list[Error]:
-    """Return the differences of simulated from measured times of the same trainings of a target.
+    """Return the differences of simulated from measured times for the trainings of a target that have both.
 
-    A host that is really slow is simulated as a rank that computes more slowly. what: a key of `QUANTITIES`; samples
-    exist only for times. A measured value of 0, which waiting may have, gives no relative difference.
+    In simulated runs, a slow host of the testbed is a rank that computes more slowly. what: a key of `QUANTITIES`.
+    Needs whose result is a sample are skipped unless ``what`` is "times". A measured value of 0, which the waiting
+    time may have, gives no relative difference.
     """
     measured, simulated = {}, {}
     results = plan.results(target)
@@ -214,7 +223,7 @@ def simulator_errors(plan: Plan, target: str, what: str = "times") -> list[Error
             result = sample.of(result, QUANTITIES[what])
         if (middle := result.median()) is not None:
             specs = as_simulated(need).specs(plan.conditions, plan.rates.rate)
-            # the runs with seed 0 identify the training: one run measures steps, and one measures a trajectory
+            # the runs with seed 0 identify the training: one for the steps, and possibly one for the trajectory
             first = tuple(spec for spec in specs if "seed=0" in spec.overrides)
             if need.setting.source == MEASURED:
                 measured[type(need), first] = middle, need.setting
@@ -228,7 +237,7 @@ def simulator_errors(plan: Plan, target: str, what: str = "times") -> list[Error
 
 
 def as_simulated(need: Need) -> Need:
-    """Return a need in simulated time, with the scale's number of timed steps, which differs between sources."""
+    """Return the need with simulated times, and with the scale's number of timed steps."""
     timed = {"steps": None} if isinstance(need, Steps | TimeToTarget) else {}
     return replace(need, setting=need.setting.but(source=SIMULATED), **timed)
 
@@ -245,5 +254,5 @@ def configuration(plan: Plan, setting: Setting) -> Config:
 
 
 def name_of(setting: Setting) -> str:
-    """Return the name of a training, from the name of its configuration file."""
+    """Return the name of a training, which is the name of its configuration file in words."""
     return setting.config.rpartition("/")[2].replace("_", " ")

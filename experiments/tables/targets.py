@@ -1,7 +1,9 @@
-"""The register of targets (tables and figures); targets.py in each paper's folder registers the targets of the paper.
+"""The register of targets (tables and figures of papers).
 
-A target is two plain functions: ``needs`` returns the runs that it needs, and ``show`` shows their results. ``show`` is
-called once, after the runs have been made.
+The file targets.py in each paper's folder registers the targets of the paper.
+
+A target has two functions: ``needs`` returns the runs that the target needs, and ``show`` writes their results into a
+section. ``show`` is called once, after all runs of the target have been made.
 """
 
 import importlib
@@ -16,11 +18,14 @@ from experiments.tables.section import Section
 from grsgd.runs.run_file import Run
 
 PAPERS = tuple(papers.YEARS)
-"""The short names of the papers."""
+"""Short names of the papers, with which the names of the papers' targets begin."""
 
 
 class Found(dict[Hashable, "list[Run] | Sample"]):
-    """The result of each need, by the key that the target gave to the need. conditions: the conditions of the runs."""
+    """The results of a target's needs, by the target's keys.
+
+    conditions: the conditions under which the runs were made.
+    """
 
     def __init__(self, conditions: Conditions, results: dict[Hashable, "list[Run] | Sample"]):
         super().__init__(results)
@@ -28,7 +33,11 @@ class Found(dict[Hashable, "list[Run] | Sample"]):
 
 
 class Target(NamedTuple):
-    """A table or figure. needs: function that returns needs by the target's own keys. show: writes the section."""
+    """A table or figure of a paper.
+
+    needs: function that returns the target's needs by keys of its own. show: function that writes the results into a
+    section.
+    """
 
     name: str
     title: str
@@ -56,7 +65,10 @@ def register(
 
 
 def chosen(names: list[str]) -> list[Target]:
-    """Return the targets for names of targets or papers; all targets if ``names`` is empty. Raises ValueError."""
+    """Return the targets that ``names`` selects, as names of targets or papers; all targets if ``names`` is empty.
+
+    Raises ValueError if ``names`` has an unknown name.
+    """
     for paper in PAPERS:
         importlib.import_module(f"{papers.module(paper)}.targets")
     if unknown := [name for name in names if name not in TARGETS and name not in PAPERS]:

@@ -1,4 +1,4 @@
-"""The comparison of times to the target accuracy, in scenarios of networks and stragglers."""
+"""The comparison of times to the target accuracy, in several scenarios of slow links and stragglers."""
 
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
@@ -31,35 +31,39 @@ from experiments.tables.targets import Found
 from experiments.tables.wording import SOURCES
 
 FEW_SEEDS = 3
-"""Number of seeds of measured trainings, which take minutes each."""
+"""Number of seeds of measured trainings, each of which takes minutes."""
 DESK_SEEDS = 10
-"""Number of seeds of trainings at SCALE=desk, which detect 10 % of time if trainings vary by 6 %."""
+"""Number of seeds of trainings at SCALE=desk.
+
+If trainings vary by 6 %, ten seeds suffice to find a difference of 10 % of time.
+"""
 SAMPLES = "samples"
-"""First part of the keys of needs for samples to the target accuracy."""
+"""First element of the keys of needs for the number of samples to the target accuracy."""
 
 
 @dataclass(frozen=True)
 class TimeToAccuracy:
-    """One algorithm compared with others, in time to the target accuracy.
+    """The comparison of one algorithm's time to the target accuracy with other algorithms'.
 
     Parameters
     ----------
     claims
-        The claim for which a comparison is evidence, by the name of the other algorithm.
+        The id of the claim for which a comparison is evidence, by name of the other algorithm.
     configs
-        Configurations by name. The first is the configuration of the algorithm.
+        Configurations by name of the algorithm. The first name in ``configs`` is the algorithm of the claims.
     alone
         The configuration of ranks that never communicate.
     scenarios
         Scenarios, each with the reason why a claim may not hold in it.
     measured
-        The scenarios for which there are measured runs in addition to simulated ones.
+        The scenarios in which runs are measured in addition to simulated runs.
     by_clock, at_desk
-        Names of the algorithms compared in measured runs, and at SCALE=desk, including controls. At SCALE=desk, slow
-        links make no difference, because the computation of a step takes long. Measured trainings would take too long
-        at this scale.
+        Names of the algorithms that are compared in measured runs, and at SCALE=desk, including controls. At
+        SCALE=desk, no scenario has slow links, which would make no difference, because the computation of a step takes
+        long. At SCALE=desk, no trainings are measured, because they would take too long.
     later
-        Names of algorithms that were published after the paper. Comparisons with them do not count as evidence.
+        Names of algorithms that were published after the paper. Comparisons with these algorithms do not count as
+        evidence.
     """
 
     claims: Mapping[str, str]
@@ -97,7 +101,7 @@ class TimeToAccuracy:
         return times | {(SAMPLES, one): SamplesToTarget(one, time.seeds) for one, time in times.items()}
 
     def show(self, found: Found, section: Section) -> dict[Setting, dict[str, Sample]]:
-        """Write the times to the target accuracy into the section, and return them by place and name."""
+        """Write the times to the target accuracy into the section; return them by place (setting) and name."""
         times = {
             place: {name: found[one] for name, one in some.items()}
             for place, some in self.settings(found.conditions).items()
@@ -116,9 +120,9 @@ class TimeToAccuracy:
         return times
 
     def show_factors(self, found: Found, section: Section, times: Mapping[Setting, Mapping[str, Sample]]):
-        """Write the saving of the algorithm in each factor of its time: samples to the target, and seconds per sample.
+        """Write into the section the algorithm's savings in samples to the target, and in seconds per sample.
 
-        Samples to the target vary between trainings; seconds per sample vary little.
+        The number of samples to the target varies from training to training, but the seconds per sample vary little.
         """
         ours, *others = self.configs
         rows = []
@@ -136,7 +140,7 @@ class TimeToAccuracy:
         section.table(caption, ["ranks and links", "time", "against", "samples", "time per sample"], rows)
 
     def cases(self, claim: str, conditions: Conditions, place: Setting, times: Mapping[str, Sample]) -> list[Case]:
-        """Return the cases at one place: the algorithm against the algorithms of the claim, and against controls."""
+        """Return the comparisons of the algorithm at one place (setting), with other algorithms and with controls."""
         ours, *_ = self.configs
         settings = self.of([place], tuple(times))[place]
         kinds = {other: EVIDENCE for other, decides in self.claims.items() if decides == claim}

@@ -1,11 +1,11 @@
-"""Checks that support the page of results, in addition to its intervals; the results are in docs/results/trust.json.
+"""Checks on which the results page relies, in addition to intervals.
 
-One check is the rate of wrong verdicts if there is no effect. The other check repeats recorded simulated runs, and
-compares the results to twelve digits::
+The results of the checks are in docs/results/trust.json. One check is the rate of wrong verdicts if there is no
+effect. The other check repeats recorded simulated runs, and compares the results to twelve digits::
 
     python -m experiments.tables.trust [--runs 10] [--draws 2000] [--seed 1]
 
-The runs are taken from results/SCALE, where ``make tables-recorded`` has put them.
+The repeated runs are taken from results/SCALE, into which ``make tables-recorded`` has copied them.
 """
 
 import argparse
@@ -30,20 +30,22 @@ from grsgd.runs.run_file import Run, load_run
 from grsgd.training.description import commit
 
 RECORD = ROOT / "docs" / "results" / "trust.json"
-"""JSON file with the results of the checks."""
+"""JSON file with the results of the last checks."""
 DIGITS = 12
-"""Number of digits that must be equal; the last digit of a sum depends on the order of its summands."""
+"""Number of digits that must be equal in a repeated run.
+
+More than ``DIGITS`` digits cannot be compared, because the last digits of a sum depend on the order of its summands.
+"""
 TIMEOUT = 1800
-"""Greatest number of seconds of a run that is repeated."""
+"""Greatest number of seconds that a repeated run may take."""
 
 
 @dataclass(frozen=True)
 class Trust:
-    """The results of the checks on one day, at one commit.
+    """The results of the checks that were made on one day, at one commit.
 
-    wrong_supported, wrong_refuted: the greatest rates of wrong verdicts over all nulls, in per cent of findings
-    (`nulls.greatest`); each null has ``draws`` findings. made: number of repeated runs. equal: number of repeated runs
-    with the same result.
+    wrong_supported, wrong_refuted: the greatest rates of wrong verdicts over all nulls (`nulls.greatest`), in per cent
+    of ``draws`` findings per null. made: number of repeated runs. equal: number of repeated runs with equal results.
     """
 
     date: str
@@ -56,7 +58,7 @@ class Trust:
 
 
 def is_same(one: Run, other: Run) -> bool:
-    """Return whether two runs have the same curve, times, counts and traffic, to ``DIGITS`` digits."""
+    """Return True if two runs have the same curve, times, counts and traffic, up to ``DIGITS`` digits."""
     pairs = [(getattr(one, part), getattr(other, part)) for part in ("curve", "ranks", "traffic", "staleness")]
     return all(a.keys() == b.keys() and all(are_same(a[key], b[key]) for key in a) for a, b in pairs)
 
@@ -66,7 +68,7 @@ def are_same(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 def simulated_runs(outcomes: Iterable[Outcome]) -> list[dict[str, str]]:
-    """Return the simulated runs of outcomes, each run once, in the order of their files."""
+    """Return the simulated runs of outcomes whose run files exist, without repetitions, in the order of their files."""
     found = {
         run["file"]: run
         for outcome in outcomes
@@ -77,7 +79,7 @@ def simulated_runs(outcomes: Iterable[Outcome]) -> list[dict[str, str]]:
 
 
 def comes_out_the_same(run: dict[str, str], folder: Path) -> bool:
-    """Return whether a run gives the same result when it is repeated in a folder."""
+    """Return True if a recorded run gives the same result when it is made again in ``folder``."""
     again = folder / "again.h5"
     words = [sys.executable, "-m", *shlex.split(run["command"]), "--out", str(again)]
     subprocess.run(words, check=True, timeout=TIMEOUT, stdout=subprocess.DEVNULL)
@@ -87,7 +89,7 @@ def comes_out_the_same(run: dict[str, str], folder: Path) -> bool:
 def try_anew(outcomes: Iterable[Outcome], runs: int, draws: int, seed: int) -> Trust:
     """Return the greatest rates of wrong verdicts over all nulls, and the results of repeated runs.
 
-    runs: number of runs that are drawn from the outcomes and repeated. draws: number of findings drawn of each null.
+    runs: number of recorded runs that are drawn and repeated. draws: number of findings that are drawn for each null.
     """
     there = simulated_runs(outcomes)
     drawn = random.Random(seed).sample(there, min(runs, len(there)))

@@ -1,4 +1,4 @@
-"""The words for claims and for the findings on claims."""
+"""The words in which pages and reports state claims, verdicts and comparisons."""
 
 import re
 from collections import Counter
@@ -30,7 +30,7 @@ SYMBOLS = {
     NOT_MADE: "–",
     NOT_COVERED: "∅",
 }
-"""The symbols of all verdicts on a claim, the most favourable verdict first."""
+"""The symbol of each verdict on a claim; the most favourable verdict is first."""
 SOURCES = {
     MEASURED: "measured",
     SIMULATED: "simulated",
@@ -39,7 +39,7 @@ SOURCES = {
     "": "",
 }
 SOURCE = re.compile(r",? ?\bmeasured\b,? ?")
-"""Pattern for the word in a condition that states the source of its times."""
+"""Pattern for the word "measured" in a condition, which states the source of its times."""
 VERDICTS = {
     SUPPORTED: """the effect is significant in the claimed direction, and the estimate is more than the equivalence \
 zone: 10 % of measured times, 5 % of simulated times and of bytes, 1 point of accuracy""",
@@ -50,14 +50,14 @@ and none is supported""",
 zone; or the effect is not significant with few seeds, or as one of several cases; or too many trainings did not reach \
 their target""",
 }
-"""The meaning of each verdict on a case (comparison)."""
+"""The meaning of each verdict on a comparison (case), for readers of a page."""
 CLAIM_WORDS = {
     MIXED: "and not in the other cases, which the grid names",
     BY_CONSTRUCTION: "the claim follows from the construction of the method or of the count; shown, but no evidence",
     NOT_MADE: "a target for the claim exists, but was not made at this scale",
     NOT_COVERED: "no target tries the claim; the reason is given with the claim",
 }
-"""The meaning of further verdicts, which a claim can have, but a single case (comparison) cannot."""
+"""The meaning of further verdicts, which a claim can have, but not a single comparison (case)."""
 OTHER_WORDS = {
     EVIDENCE: """a case that is counted; if only some cases of a finding are significant, they are corrected for \
 their number by Hochberg's method""",
@@ -76,20 +76,24 @@ times are longer, and the effect is known from one side only; the number is the 
 }
 NO_NUMBER = "no number could be had"
 MAX_COLUMNS = 4
-"""Greatest number of columns of a grid; in a grid with more columns, rows and columns are exchanged."""
+"""Greatest number of columns of a grid of comparisons.
+
+A grid that would have more columns has its rows and columns exchanged.
+"""
 
 
 def symbol(verdict: str) -> str:
-    """Return the symbol of a verdict on a case or a claim."""
+    """Return the symbol for a verdict on a comparison or a claim."""
     return SYMBOLS[verdict]
 
 
 def overall(cases: Iterable[Case]) -> str:
-    """Return the verdict, a key of ``SYMBOLS``, on all cases of a claim together.
+    """Return the verdict on a claim, a key of ``SYMBOLS``, from all comparisons on the claim.
 
-    The claim is supported if all cases that are evidence are supported, or mixed if some are. If no case is supported,
-    the most frequent verdict of the decided cases is returned. Refuted is returned if as many cases are refuted as are
-    without a difference, and inconclusive if no case is decided.
+    The claim is supported if all comparisons that count as evidence support it, and mixed if only some do. If no
+    comparison supports the claim, the more frequent of the verdicts "refuted" and "no difference" is returned. The
+    verdict is "refuted" if "refuted" and "no difference" are equally frequent, and "inconclusive" if no comparison is
+    decided.
     """
     cases = list(cases)
     counts = Counter(case.verdict for case in cases if case.kind == EVIDENCE)
@@ -103,33 +107,33 @@ def overall(cases: Iterable[Case]) -> str:
 
 
 def simulated_only(cases: Sequence[Case]) -> bool:
-    """Return whether the evidence has times, and none of them was measured."""
+    """Return True if some of the evidence has times, and none of these times was measured."""
     sources = {case.source for case in cases if case.kind == EVIDENCE and case.source}
     return bool(sources) and MEASURED not in sources
 
 
 def without_source(condition: str) -> str:
-    """Return a condition without the source of its times."""
+    """Return a condition without the word for the source of its times."""
     return SOURCE.sub(", ", condition).strip(", ")
 
 
 def condition(case: Case) -> str:
-    """Return a case's (comparison's) condition with the source of its times."""
+    """Return the condition of a comparison, with a word for the source of its times at the end."""
     return ", ".join(filter(None, [without_source(case.condition), SOURCES.get(case.source, case.source)]))
 
 
 def estimate(case: Case) -> str:
-    """Return a case's (comparison's) estimate with its interval, or its verdict if it has no estimate."""
+    """Return the estimate of a comparison with its interval, or the verdict if there is no estimate."""
     return case.verdict if case.estimate is None else case.text()
 
 
 def case_name(case: Case) -> str:
-    """Return the name of a case as text, ``baseline: condition``; empty parts are left out."""
+    """Return the name of a comparison as text, ``baseline: condition``, in which empty parts are left out."""
     return ": ".join(filter(None, [case.baseline, condition(case)]))
 
 
 def paper_figure(claim: dict) -> str:
-    """Return the paper's figure for a claim: its text, or else number, range and unit as far as they are given."""
+    """Return the paper's statement for a claim: a text, or number, range and unit as far as they are given."""
     number, low, high = (claim.get(key) for key in ("number", "low", "high"))
     if isinstance(number, str):
         return number
@@ -142,10 +146,10 @@ def paper_figure(claim: dict) -> str:
 
 
 def middle(cases: Sequence[Case]) -> str:
-    """Return the case with the median estimate among the cases that are evidence, as text; "" without estimates.
+    """Return the comparison with the median estimate as text, among the comparisons that count as evidence.
 
-    Only cases in the unit of the first case count. For an even number, the less favourable of the two middle cases is
-    taken.
+    Returns "" if no comparison has an estimate. Comparisons whose unit differs from the first comparison's unit are
+    ignored. If the number of comparisons is even, the less favourable of the two middle ones is taken.
     """
     ordered = _by_estimate(cases)
     if not ordered:
@@ -159,13 +163,13 @@ def _by_estimate(cases: Sequence[Case]) -> list[Case]:
 
 
 def of_one_unit(cases: Iterable[Case]) -> list[Case]:
-    """Return the cases (comparisons) with an estimate that have the unit of the first such case."""
+    """Return the comparisons with an estimate whose unit equals the unit of the first comparison with an estimate."""
     known = [case for case in cases if case.estimate is not None]
     return [case for case in known if case.unit == known[0].unit]
 
 
 def _clause(case: Case) -> str:
-    """Return a case's (comparison's) estimate, baseline and condition as text."""
+    """Return the estimate, baseline and condition of a comparison as text."""
     compares = OPPOSITES.keys() & set(case.text().split())
     against = f" {'than' if compares else 'against'} {case.baseline}" if case.baseline else ""
     return ", ".join(filter(None, [case.text() + against, condition(case)]))
@@ -173,7 +177,10 @@ def _clause(case: Case) -> str:
 
 @dataclass(frozen=True)
 class Grid:
-    """Cases as a table. corner: header of the column of row names. rows: row name, and the cases of each cell."""
+    """A table of comparisons.
+
+    corner: header of the column of row names. rows: for each row its name, and the comparisons in each of its cells.
+    """
 
     corner: str
     columns: list[str]
@@ -181,9 +188,9 @@ class Grid:
 
 
 def grid(cases: Sequence[Case]) -> Grid:
-    """Return the cases by baseline (rows) and condition (columns), or the reverse if there are many conditions.
+    """Return the comparisons by baseline (rows) and condition (columns), or the reverse if there are many conditions.
 
-    Baselines whose cases are not evidence come last.
+    Baselines whose comparisons do not count as evidence come last.
     """
     ordered = sorted(cases, key=lambda case: case.kind != EVIDENCE)
     baselines = list(dict.fromkeys(case.baseline for case in ordered))

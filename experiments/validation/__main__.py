@@ -3,14 +3,15 @@
     sudo .venv/bin/python -m experiments.validation                       # as ``make validate-simulator``; hours
     sudo .venv/bin/python -m experiments.validation --setting four --rounds 3 --algorithm grsgd --algorithm mine.py:Mine
 
-First the links of a testbed and its slow hosts are measured (``rates``). After that, every algorithm trains on each
-emulated cluster (``settings``), in rounds. A round begins with a calibration, after which measurements of computing
-alternate with runs. Each run is simulated with the calibration of its round. The simulation uses the computing times
-measured just before and after the run, because the speed of a machine drifts. The results are the medians of the
-rounds' errors and their repeatability (``errors``). All-reduces by MPI itself cannot be simulated, and are left out.
+The program first measures the links and the slow hosts of a testbed (``rates``). After the measurements, every
+algorithm trains on each emulated cluster (``settings``), in several rounds. A round begins with a calibration, and
+continues with runs that alternate with measurements of the computing time. Each run is simulated from the calibration
+of its round. The simulation uses the computing times that were measured just before and just after the run, because
+the speed of a machine drifts. The printed errors are medians over the rounds, and their repeatability is estimated
+from the rounds (``errors``). All-reduces that MPI itself makes cannot be simulated, and are left out.
 
-Results that exist are not measured again, so the same command continues after an interruption. The exit code is 1 if
-simulated times or the testbed are off by more than the printed limits.
+Runs and measurements that exist are not made again, so the same command continues after an interruption. The exit code
+is 1 if simulated times, or the testbed's rates and speeds, are off by more than the printed limits.
 """
 
 import argparse
@@ -67,7 +68,10 @@ def main() -> int:
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Return the arguments, with the dict ``variants`` by setting; exit with a message if the arguments are wrong."""
+    """Parse and return the command-line arguments, to which ``variants``, a dict by setting, is added.
+
+    Exits with a message if the arguments are wrong.
+    """
     parser = argparse.ArgumentParser(prog=PROGRAM, description=__doc__.splitlines()[0])
     names = [setting.name for setting in SETTINGS]
     parser.add_argument("--setting", choices=names, action="append", help="setting of the testbed; by default all")
@@ -95,10 +99,10 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def testbed_checks(folder: Path, is_to_be_used: bool) -> list[rates.Check]:
-    """Return the comparison of the testbed with its specification.
+    """Return the checks that compare the testbed with its specification.
 
-    The comparison is made now if the testbed will be used. If not, the comparison made at the last use is returned, so
-    that deviations at that time are not forgotten. Raises TestbedError.
+    If the testbed will be used, the checks are made now. If the testbed will not be used, the checks of its last use
+    are returned, so that deviations at that time are not forgotten. Raises TestbedError.
     """
     if not is_to_be_used and (kept := rates.load_checks(folder)):
         return kept

@@ -1,4 +1,4 @@
-"""The difference of simulated from measured times, and the repeatability of measured times."""
+"""The relative differences of simulated from measured times, and how well measured times repeat."""
 
 import statistics
 from collections.abc import Iterable, Mapping
@@ -11,13 +11,13 @@ from experiments.validation.settings import EmulatedCluster
 from experiments.validation.variant import Variant
 
 MEDIAN_ERROR, ERROR = 0.03, 0.05
-"""Greatest allowed errors: of the median over all rows of the table, and of a single row."""
+"""Greatest allowed relative errors: of the median over all rows of the table, and of a single row."""
 TO_SIGMA = 1.4826
 """Factor from the median of absolute deviations to the standard deviation of a normal distribution."""
 
 
 class Times(NamedTuple):
-    """The seconds per step of a run, and the part of the time in which its ranks wait for other ranks."""
+    """The seconds per step of a run, and the fraction of the time in which its ranks wait for other ranks."""
 
     step: float
     waiting: float
@@ -33,17 +33,17 @@ class Row(NamedTuple):
 
     @property
     def errors(self) -> list[float]:
-        """Return the relative difference of the simulated from the measured step, by round."""
+        """Return, for each round, the relative difference of the simulated seconds per step from the measured ones."""
         return [simulated.step / measured.step - 1 for measured, simulated in self.rounds]
 
     @property
     def error(self) -> float:
-        """Return the median of the row's errors over the rounds."""
+        """Return the median over the rounds of the relative differences in ``errors``."""
         return statistics.median(self.errors)
 
     @property
     def repeatability(self) -> float:
-        """Return the standard deviation of the row's errors, from the median of their absolute deviations."""
+        """Return the standard deviation of the relative differences, estimated from their median absolute deviation."""
         return TO_SIGMA * statistics.median(abs(error - self.error) for error in self.errors)
 
     @property
@@ -51,13 +51,13 @@ class Row(NamedTuple):
         return abs(self.error) <= max(ERROR, 2 * self.repeatability)
 
     def medians(self) -> tuple[Times, Times]:
-        """Return the medians over the rounds: of the measured times, and of the simulated times."""
+        """Return the medians over the rounds of the measured times, and of the simulated times."""
         measured, simulated = zip(*self.rounds, strict=True)
         return tuple(Times(*np.median(times, axis=0)) for times in (measured, simulated))
 
 
 def table(rows: Iterable[Row]) -> str:
-    """Return the table of all rows as Markdown."""
+    """Return the table of all rows as Markdown text."""
     lines = []
     for row in rows:
         (measured, simulated), is_off = row.medians(), "" if row.is_close else "off"
@@ -80,7 +80,7 @@ def waiting(times: Times) -> str:
 
 
 def verdicts(rows: list[Row]) -> dict[str, bool]:
-    """Return sentences on the errors of the rows; the value of each is whether the errors are within the limits."""
+    """Return sentences on the errors of the rows, each with True if the errors are within the limits."""
     found = {}
     by_setting: Mapping[EmulatedCluster, list[Row]] = {row.setting: [] for row in rows}
     for row in rows:

@@ -1,4 +1,4 @@
-"""Comparison of the testbed with its specification: the rates of its links, and the speeds of its slow hosts."""
+"""Checks that compare a testbed with its specification: the rates of its links, and the speeds of its slow hosts."""
 
 import json
 import subprocess
@@ -16,11 +16,14 @@ MIB = 1024 * 1024
 RATE = "100mbit"
 BYTES_PER_SECOND = 100e6 / 8
 MIN_SHARE = {MIB // 4: 0.75, 4 * MIB: 0.85, 16 * MIB: 0.90}
-"""Least fraction of the links' rate that a ring all-reduce must reach, as the best of eight, by bytes of the array."""
+"""Least fraction of the links' rate that the fastest of eight ring all-reduces must reach, by bytes of the array."""
 KEPT = "testbed.json"
-"""Name of the file that stores the last checks."""
+"""Name of the JSON file in which the last checks are stored."""
 SECONDS = 300.0
-"""Greatest number of seconds of a measurement; the longest one, `grsgd calibrate`, takes a hundred seconds."""
+"""Greatest number of seconds of one measurement.
+
+The longest measurement, `grsgd calibrate`, takes a hundred seconds.
+"""
 SPIN = """
 import sys, time
 sum(i * i for i in range(300_000))
@@ -29,11 +32,11 @@ while time.perf_counter() < end:
     sum(i * i for i in range(300_000))
 print(time.process_time() - begin)
 """
-"""Program that computes for five seconds, and prints the processor seconds that it has had."""
+"""Program that computes for five seconds, and prints how many processor seconds it has had."""
 
 
 class Check(NamedTuple):
-    """A measured value as a fraction of its specified value, with the limits within which it should be."""
+    """A measured value divided by its specified value, with the limits between which the ratio should be."""
 
     what: str
     found: float
@@ -46,10 +49,10 @@ class Check(NamedTuple):
 
 
 class Share(NamedTuple):
-    """The fraction of the links' rate that a ring all-reduce reaches with its payload: on average, and at best.
+    """The fraction of the links' rate that ring all-reduces reach with their payload: on average, and at best.
 
-    A link never carries more than its rate, whatever else the machine does. Therefore, the best fraction shows the link
-    itself.
+    A link never carries more than its rate, whatever other programs the machine runs. The fraction that the fastest
+    all-reduce reaches therefore shows the rate of the link itself.
     """
 
     mean: float
@@ -57,9 +60,9 @@ class Share(NamedTuple):
 
 
 def shares_of_the_wire(testbed: Testbed, sizes, links: int, seconds: float = SECONDS) -> dict[int, Share]:
-    """Return the fractions of the links' rate by bytes of the array, on ``links`` links of ``RATE``.
+    """Return the fractions of the rate `RATE` that ring all-reduces reach on ``links`` links, by bytes of the array.
 
-    Raises subprocess.CalledProcessError, and TimeoutExpired after ``seconds``.
+    Raises subprocess.CalledProcessError if the measurement fails, and TimeoutExpired after ``seconds``.
     """
     command = testbed.mpiexec(["-n", testbed.count, sys.executable, HERE / "ring.py", *sizes])
     found = {}
@@ -76,13 +79,13 @@ def output(command: list, seconds: float) -> str:
 
 
 def spin(testbed: Testbed, seconds: float = 60) -> list[float]:
-    """Let all hosts compute at the same time; return the processor seconds that each host has had.
+    """Let all hosts compute at once; return the processor seconds that each host has had.
 
-    The hosts compute in turns of a few milliseconds, and for long enough to be throttled evenly. Only the processor
-    time counts, not the work done in it. Cores that are threads of one physical core slow each other, and a host that
-    waits more loses most.
+    The hosts compute for so long that the limits of their processors have an even effect. Only the processor time of a
+    host counts, and not how much the host computes in this time. The amount of computing would mislead, because cores
+    that are threads of one physical core slow each other down.
 
-    Raises subprocess.CalledProcessError, and TimeoutExpired after ``seconds``.
+    Raises subprocess.CalledProcessError if a host's program fails, and TimeoutExpired after ``seconds``.
     """
     jobs = [
         subprocess.Popen(testbed.enter(host, [sys.executable, "-c", SPIN]), stdout=subprocess.PIPE, text=True)
@@ -98,20 +101,21 @@ def spin(testbed: Testbed, seconds: float = 60) -> list[float]:
 
 
 def save_checks(folder: Path, checks: list[Check]):
-    """Write the checks to a file that `load_checks` reads."""
+    """Write the checks to a JSON file in ``folder``, for `load_checks`."""
     (folder / KEPT).write_text(json.dumps(checks))
 
 
 def load_checks(folder: Path) -> list[Check]:
-    """Return the stored checks; an empty list if there are none."""
+    """Return the checks stored in ``folder``; an empty list if no checks are stored."""
     file = folder / KEPT
     return [Check(*fields) for fields in json.loads(file.read_text())] if file.exists() else []
 
 
 def measure_checks(folder: Path, config: Path) -> Iterator[Check]:
-    """Yield checks: the fractions of their rates that links reach, and the parts of a core that slow hosts get.
+    """Measure a testbed; yield checks of the rates that its links reach, and of the processor time that slow hosts get.
 
-    ``config``: configuration for ``grsgd calibrate``. Raises TestbedError if this machine cannot have a testbed.
+    ``config``: configuration file for ``grsgd calibrate``. Raises TestbedError if a testbed cannot be made on this
+    machine.
     """
     with Testbed(hosts=4, rate=RATE) as testbed:
         for size, share in shares_of_the_wire(testbed, MIN_SHARE, links=4).items():
@@ -122,7 +126,8 @@ def measure_checks(folder: Path, config: Path) -> Iterator[Check]:
         yield Check(f"links of {RATE}, calibrated", found.bandwidth / BYTES_PER_SECOND, 0.85, 1.02)
     with Testbed(hosts=4, rate=RATE, medium="shared") as testbed:
         share = shares_of_the_wire(testbed, [MIB], links=1)[MIB]
-        # the mean of all all-reduces, because a full queue lets a single one be faster than the medium
+        # the mean over all all-reduces, because a single one seems faster than the medium if the queue takes its last
+        # packets
         yield Check(f"shared medium of {RATE}, ring all-reduces of 1 MiB", share.mean, 0.75, 1.05)
     with Testbed(hosts=2, rate=RATE, mtu=1500) as testbed:
         share = shares_of_the_wire(testbed, [4 * MIB], links=2)[4 * MIB]

@@ -1,4 +1,7 @@
-"""Script that times ring all-reduces on every rank, and prints JSON: mean and least seconds, by bytes of the array."""
+"""Script that times ring all-reduces on the ranks of an MPI job.
+
+Rank 0 prints JSON with the mean and the least seconds, by bytes of the array.
+"""
 
 import json
 import sys
@@ -20,7 +23,7 @@ for size in map(int, sys.argv[1:]):
     x = np.zeros(size // 4, np.float32)
     launch.barrier(mpi)
     ends = []
-    for _ in range(8):  # directly after each other, because an all-reduce ends only after all ranks have begun it
+    for _ in range(8):  # without pauses, because an all-reduce ends only after all ranks have begun it
         driver.run(ring_allreduce(comm, x))
         ends.append(time.perf_counter())
     seconds[size] = (ends[-1] - ends[0]) / (len(ends) - 1), min(np.diff(ends))

@@ -1,4 +1,4 @@
-"""Runs on a testbed, round by round, with the measurements around each run, and the simulations of these runs."""
+"""Makes runs on a testbed, round by round, with the measurements around each run, and simulates the same runs."""
 
 import json
 from dataclasses import replace
@@ -23,11 +23,11 @@ from grsgd.simulator.network import ComputeSpec, NetworkSpec, network
 from grsgd.simulator.run import simulate
 
 SECONDS = 22.0
-"""Approximate seconds of a run together with its measurements."""
+"""Approximate seconds of a run together with the measurements around it."""
 COMPUTING_STEPS, CALIBRATION_STEPS, WORK_STEPS = 30, 60, 20
-"""Numbers of steps: in a measurement of computing, in a calibration, and in a measurement of an algorithm's work."""
+"""Numbers of steps to measure the computing time, to calibrate, and to measure an algorithm's work."""
 TIMEOUT = 180
-"""Seconds after which a run or measurement counts as hung."""
+"""Seconds after which a run or measurement that has not ended counts as hung."""
 
 
 def folder_of(out: Path, setting: EmulatedCluster, number: int) -> Path:
@@ -35,7 +35,7 @@ def folder_of(out: Path, setting: EmulatedCluster, number: int) -> Path:
 
 
 def file_of(folder: Path, setting: EmulatedCluster, variant: Variant) -> Path:
-    """Return the path of a variant's run file, in a folder of one round on an emulated cluster."""
+    """Return the path of the run file of a variant, in ``folder``, which has the files of one round."""
     measured_by = f"{COMPUTING_STEPS} and {CALIBRATION_STEPS} steps of measurements"
     hosts = f"{replace(setting, name='', what='')}, {setting.cores():g} cores each, of {describe_machine()}"
     spec = RunSpec("validation/base", tuple(variant.overrides()), setting.hosts, MEASURED, Link(setting.rate))
@@ -43,22 +43,25 @@ def file_of(folder: Path, setting: EmulatedCluster, variant: Variant) -> Path:
 
 
 def computing_files(folder: Path, variant: Variant) -> tuple[Path, Path]:
-    """Return the paths of the files with the seconds of a step, measured before and after a run."""
+    """Return the paths of the files with the computing times that were measured before and after a variant's run."""
     return folder / f"{variant.name}-before.json", folder / f"{variant.name}-after.json"
 
 
 def work_file(folder: Path, variant: Variant) -> Path:
-    """Return the path of the file with the algorithm's work per step."""
+    """Return the path of the file with the measured work of a variant's algorithm.
+
+    The work is the part of a step's seconds that exceeds the computation of the gradient.
+    """
     return folder / f"{variant.name}-work.json"
 
 
 def files_of(folder: Path, variant: Variant) -> tuple[Path, ...]:
-    """Return the paths of the files of all measurements for a run."""
+    """Return the paths of the files of all measurements that the simulation of a variant's run needs."""
     return network_file(folder, variant), *computing_files(folder, variant), work_file(folder, variant)
 
 
 def list_missing(out: Path, setting: EmulatedCluster, number: int, variants: list[Variant]) -> list[Variant]:
-    """Return the variants that have not been measured in a round."""
+    """Return the variants that have not been run and measured in the round with this number."""
     folder = folder_of(out, setting, number)
     return [variant for variant in variants if not is_measured(folder, setting, variant)]
 
@@ -70,12 +73,12 @@ def is_measured(folder: Path, setting: EmulatedCluster, variant: Variant) -> boo
 
 
 def network_file(folder: Path, variant: Variant) -> Path:
-    """Return the path of the calibration's file for a run."""
+    """Return the path of the copy of the round's calibration that belongs to a variant's run."""
     return folder / f"{variant.name}.toml"
 
 
 def measure(out: Path, setting: EmulatedCluster, variants: list[Variant], rounds: int, bar: tqdm):
-    """Make the missing runs of a setting in all rounds, one job per round. Raises TestbedError and Unfinished."""
+    """Make the missing runs of a setting in all rounds, one MPI job per round. Raises TestbedError and Unfinished."""
     todo = {folder_of(out, setting, number): list_missing(out, setting, number, variants) for number in range(rounds)}
     todo = {folder: those for folder, those in todo.items() if those}
     if not todo:
@@ -84,7 +87,7 @@ def measure(out: Path, setting: EmulatedCluster, variants: list[Variant], rounds
         host = MpiHost(testbed.mpiexec, testbed.without_cpu_limit)
         for folder, those in todo.items():
             folder.mkdir(parents=True, exist_ok=True)
-            for variant in those:  # files of an interrupted attempt would not belong to the new run
+            for variant in those:  # files of an interrupted attempt, which do not belong to the new run
                 for file in files_of(folder, variant):
                     file.unlink(missing_ok=True)
             calibrated = folder / "network.toml"
@@ -108,7 +111,7 @@ def measure(out: Path, setting: EmulatedCluster, variants: list[Variant], rounds
 
 
 def times(out: Path, setting: EmulatedCluster, variant: Variant, rounds: int) -> list[tuple[Times, Times]]:
-    """Return the times of each round, measured and simulated."""
+    """Simulate a variant's run of each round; return the measured and the simulated times of each round."""
     found = []
     for number in range(rounds):
         folder = folder_of(out, setting, number)
@@ -120,9 +123,11 @@ def times(out: Path, setting: EmulatedCluster, variant: Variant, rounds: int) ->
 
 
 def network_of(folder: Path, variant: Variant) -> NetworkSpec:
-    """Return the calibrated network, with the computing times measured around the run and the algorithm's work.
+    """Return the simulated network for a variant's run.
 
-    As in a calibration, a rank whose computing time differs from other ranks' only by noise has no factor of its own.
+    The simulated network is the calibrated one, with the algorithm's work and the computing times measured around the
+    run. As in a calibration, a rank has a factor of its own only if its computing time differs from other ranks' by
+    more than noise.
     """
     spec = network(str(network_file(folder, variant)))
     both = [json.loads(file.read_text()) for file in computing_files(folder, variant)]

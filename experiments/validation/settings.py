@@ -1,4 +1,4 @@
-"""The emulated clusters on which simulated times are compared with measured times."""
+"""The emulated clusters (testbeds) on which simulated times are compared with measured times."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,18 +6,18 @@ from dataclasses import dataclass, field
 from grsgd.testbed.hosts import Testbed, fair_share
 
 SHARE_OF_CORES = 0.5
-"""Part of its fair share of the cores that a host gets, so that hosts seldom wait for each other.
+"""Fraction of a host's fair share of the machine's cores that the host gets, so that hosts seldom wait for others.
 
-The kernel, which emulates the network, uses the remaining processor time.
+The kernel needs the remaining processor time, because it emulates the network.
 """
 
 
 @dataclass(frozen=True)
 class EmulatedCluster:
-    """A testbed for the comparison of simulated with measured times.
+    """A testbed on which simulated times are compared with measured times.
 
-    ``slow``: by host, the factor by which it computes more slowly. ``slow_links``: by host, the rate of its link if the
-    rate differs from ``rate``.
+    ``slow``: by number of the host, the factor by which the host computes more slowly. ``slow_links``: by number of
+    the host, the rate of its link if it differs from ``rate``.
     """
 
     name: str
@@ -25,7 +25,10 @@ class EmulatedCluster:
     hosts: int
     rate: str
     cpu: float | None = None
-    """Number of cores of each host; by default `SHARE_OF_CORES` times a fair share of the cores."""
+    """Number of cores of each host.
+
+    The default number of cores of a host is `SHARE_OF_CORES` times a fair share of the machine's cores.
+    """
     slow: Mapping[int, float] = field(default_factory=dict, hash=False)
     slow_links: Mapping[int, str] = field(default_factory=dict, hash=False)
 
@@ -33,7 +36,7 @@ class EmulatedCluster:
         return SHARE_OF_CORES * fair_share(self.hosts) if self.cpu is None else self.cpu
 
     def testbed(self) -> Testbed:
-        """Return the testbed, as a context to be entered. Raises TestbedError."""
+        """Return the testbed, a context manager. Raises TestbedError."""
         return Testbed(self.hosts, self.rate, self.cores(), self.slow, slow_links=self.slow_links)
 
 

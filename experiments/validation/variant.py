@@ -1,4 +1,4 @@
-"""The variants of algorithms that are validated: every algorithm, with all options that change its traits."""
+"""The variants of algorithms that are validated: every algorithm with each option value that changes its traits."""
 
 import json
 import re
@@ -12,22 +12,23 @@ from grsgd import config
 
 BASE = Path(__file__).with_name("base.toml")
 NOT_SIMULATED = {f'algorithm.variant="{name}"' for name in ("mpi", "shared", "hierarchical", "auto")}
-"""Variants of all-reduce that are not simulated.
+"""Variants of all-reduce that cannot be simulated here.
 
-Only the MPI library knows the steps of "mpi". The variants "shared" and "hierarchical" need hosts of several ranks, and
-each emulated host has one. "auto" is always one of the other variants.
+The variant "mpi" is left out, because only the MPI library knows its steps. The variants "shared" and "hierarchical"
+need several ranks on a host, but each emulated host has one rank. The variant "auto" is always one of the other
+variants.
 """
 
 
 class Variant(NamedTuple):
-    """An algorithm, with overrides that change its traits."""
+    """An algorithm, with overrides of its options that change its traits."""
 
     algorithm: str
     options: tuple[str, ...]
 
     @property
     def name(self) -> str:
-        """Return the text with which the names of the variant's files begin."""
+        """Return the text with which the names of all files of this variant begin."""
         return "-".join(re.findall(r"[\w.]+", " ".join((self.algorithm, self.options_text))))
 
     @property
@@ -42,9 +43,9 @@ class Variant(NamedTuple):
 
 
 def variants_of(algorithms: Iterable[str], ranks: int) -> list[Variant]:
-    """Return all variants of these algorithms that can be simulated on ``ranks`` ranks; print the left-out ones.
+    """Return the variants of ``algorithms`` that can be simulated on ``ranks`` ranks; print all other variants.
 
-    Raises ConfigError for an algorithm that does not exist.
+    Raises ConfigError if an algorithm does not exist.
     """
     found = []
     for variant in (Variant(name, options) for name in algorithms for options in variants(BASE, name)):

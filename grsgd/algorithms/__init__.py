@@ -1,5 +1,5 @@
-"""Algorithms of distributed SGD, one file each. The package imports every module in its folder, so a new algorithm need
-not be entered in a list."""
+"""Algorithms of distributed SGD, one file for each algorithm. The package imports every module in its folder, so a new
+algorithm need not be entered in a list."""
 
 import importlib
 import pkgutil

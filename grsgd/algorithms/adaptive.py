@@ -1,9 +1,11 @@
-"""Triggers of model exchanges: after a fixed period, or when a rank's own model has changed enough.
+"""Triggers (objects that decide when a rank exchanges models): after a fixed period, or when a rank's own model has
+changed enough.
 
-The adaptive trigger is from Ho, Wu, Liu 2018, "Adaptive communication for distributed deep learning on commodity GPU
-cluster". Only the abstract of the paper by Ho, Wu and Liu was available. According to the abstract, a worker exchanges
-models according to the change of its own model. The measure of change, the threshold and everything else in this module
-are inferred. The triggers send no messages.
+The adaptive trigger, `AdaptiveTrigger`, is from Ho, Wu, Liu 2018, "Adaptive communication for distributed deep learning
+on commodity GPU cluster". The module `adaptive` is based on the abstract of the paper by Ho, Wu and Liu, because the
+full text was not available. According to the abstract of Ho, Wu and Liu, a worker exchanges models when its own model
+has changed enough. The measure of the model's change, the threshold and everything else in the module `adaptive` are
+inferred. The triggers send no messages: they only decide when the algorithm sends messages.
 """
 
 from __future__ import annotations
@@ -21,16 +23,17 @@ from grsgd.models.replica import Replica
 torch = LazyModule("torch")
 
 RAISE, LOWER = 1.05, 0.95
-"""Factors by which an automatic threshold is multiplied: `RAISE` after each trigger, `LOWER` after every 1/target_rate
-steps without a trigger."""
+"""Factors by which an automatic threshold is multiplied: `RAISE` after each exchange that the trigger causes, `LOWER`
+after every 1/target_rate steps without an exchange."""
 MIN_NORM = 1e-30
-"""Smallest norm, or product of norms, by which a change of the model is divided. Smaller divisors, such as 0, are
+"""Smallest norm, or product of norms, by which the change of a model is divided. Norms below `MIN_NORM`, such as 0, are
 replaced by `MIN_NORM`."""
 
 
 class AdaptiveOptions(BaseModel):
-    """Options of the adaptive trigger. All options of the adaptive trigger are inferred, because only the abstract of
-    the paper was available (docs/reference/algorithms/gossip.md)."""
+    """Options of the adaptive trigger, which exchanges models when a rank's model has changed enough. All options of
+    the adaptive trigger are inferred, because only the abstract of the paper by Ho, Wu and Liu was available
+    (docs/reference/algorithms/gossip.md)."""
 
     renamed: ClassVar[dict[str, str]] = {
         "theta": "threshold",
@@ -73,8 +76,8 @@ class AdaptiveOptions(BaseModel):
 
 
 class Slices:
-    """Consecutive slices of a vector, of the given ``sizes``. A mask, bool of shape [slices], selects some of the
-    slices."""
+    """Division of a vector into consecutive slices of the given ``sizes``. A mask, bool of shape [slices], selects some
+    of the slices."""
 
     def __init__(self, sizes: list[int]):
         self.sizes = np.array(sizes, np.int64)
@@ -89,12 +92,13 @@ class Slices:
         return int(self.sizes[mask].sum())
 
     def fraction(self, mask: np.ndarray) -> float:
-        """Return the size of the slices that ``mask`` selects, as a share of the size of the vector: 0 to 1."""
+        """Return the number of elements in the slices that ``mask`` selects, as a fraction of the vector's elements: 0
+        to 1."""
         return self.size(mask) / int(self.sizes.sum())
 
     def selected(self, mask: np.ndarray) -> Iterator[tuple[slice, slice]]:
-        """Yield two slice objects for each slice that ``mask`` selects: its position in a message of the selected
-        slices only, and its position in the vector."""
+        """Yield two slice objects for each slice that ``mask`` selects: the slice's position in a message that contains
+        only the selected slices, and the slice's position in the vector."""
         begin = 0
         for index in np.flatnonzero(mask):
             part = self.slices[index]
@@ -103,14 +107,14 @@ class Slices:
             begin += size
 
     def pack(self, mask: np.ndarray, x: torch.Tensor, message: torch.Tensor):
-        """Copy the selected slices of the vector ``x`` to the beginning of ``message``."""
+        """Copy the slices of the vector ``x`` that ``mask`` selects to the beginning of ``message``."""
         for packed, part in self.selected(mask):
             message[packed].copy_(x[part])
 
 
 class PeriodicTrigger:
-    """Trigger that is due every ``period`` steps, independent of the model. `PeriodicTrigger` has the interface of
-    `AdaptiveTrigger`."""
+    """Trigger for an exchange of models every ``period`` steps, independent of the model. `PeriodicTrigger` has all
+    methods of `AdaptiveTrigger` that algorithms call, so algorithms can use either class."""
 
     remembers = ()
 
@@ -134,17 +138,20 @@ class AdaptiveTrigger:
         delta = |x - r| / |r|
         due = (delta >= threshold eta/eta_0 and k - k_begun >= min_interval) or k - k_last >= max_interval
 
-    In the formulas, k is the number of the step, eta the learning rate, and eta_0 the reference learning rate. The last
-    exchange was after step k_last. The last exchange that this rank itself began was after step k_begun. With metric
-    ``layerwise``, each layer of the model has its own r, delta and k_last.
+    In the formulas, x is the model, k the number of the step, eta the learning rate, and eta_0 the reference learning
+    rate. The last exchange of this rank's model was after step k_last. The last exchange that this rank itself began
+    was after step k_begun. With metric ``layerwise``, each layer of the model has its own delta, k_last and r (the
+    layer after its last exchange).
 
-    With threshold = "auto" the rate of triggers stays near ``target_rate``. The threshold is multiplied by 1.05 after
-    each trigger, and by 0.95 after every 1/target_rate steps without a trigger. A long time without a trigger lowers
-    the threshold faster. The model changes fast at the start of training, so the first threshold is high. Without the
-    faster lowering, thousands of steps would pass before the threshold is low enough. The first threshold is measured,
-    so that short runs have ``target_rate`` as well. The first trigger comes after 1/target_rate steps. The change of
-    the model at the first trigger (the median over layers) becomes the first threshold. Until this rank's first
-    trigger, r is the model at the beginning of training, even after exchanges that other ranks began.
+    With threshold = "auto" the threshold is adjusted so that a rank begins about ``target_rate`` exchanges per step.
+    The automatic threshold is multiplied by 1.05 after each exchange that this rank begins, and by 0.95 after every
+    1/target_rate steps without an exchange. The longer no exchange has been due, the faster the automatic threshold is
+    lowered. The model changes fast at the start of training, so the first threshold is high and must fall later. With a
+    constant factor 0.95, thousands of steps would pass before the automatic threshold is low enough. The first
+    automatic threshold is measured, so that even a short run has about ``target_rate`` exchanges per step. With an
+    automatic threshold, a rank's first exchange comes after 1/target_rate steps. The change of the model at this rank's
+    first exchange (the median over layers) becomes the first automatic threshold. Until this rank has begun its first
+    exchange, r is the model at the beginning of training, even after exchanges that other ranks began.
 
     Parameters
     ----------
@@ -168,26 +175,28 @@ class AdaptiveTrigger:
 
     def __init__(self, options: AdaptiveOptions, x: torch.Tensor, layers: list[int], eta_0: float):
         if x.device.type == "meta":
-            raise ValueError("adaptive = true: needs the models' content, which a timing-only run does not have")
+            raise ValueError("adaptive = true: needs the models' content (parameters), which a timing-only run lacks")
         self.options = options
         self.slices = Slices(layers if options.metric == "layerwise" else [x.numel()])
         self.eta_0 = eta_0
         self.r = x.clone()
         self.r_norms = [norm_of(self.r[part]) for part in self.slices.slices]
         self.threshold: float | None = None if options.threshold == "auto" else options.threshold
-        """Least change of the model at which an exchange is due, or None until an automatic threshold has been
-        measured."""
+        """Least change of the model at which an exchange is due, or None while an automatic threshold has not been
+        measured yet."""
         self.k_last = np.zeros(len(self.slices), np.int64)
         self.k_begun = 0
         self.quiet_steps = 0.0
-        """Number of steps without an exchange since the threshold was last lowered. A step in which only some slices
-        are exchanged counts as a fraction of a step: the share of the model that is not exchanged."""
+        """Number of steps without an exchange since an automatic threshold was last lowered. A step in which only some
+        slices of the model are exchanged counts as a fraction of a step: the fraction of the model that is not
+        exchanged."""
 
     def due(self, x: torch.Tensor, k: int, eta: float) -> np.ndarray:
-        """Return the mask of the slices to exchange after step ``k``. Call `due` once per step.
+        """Return the mask of the model's slices that this rank must exchange after step ``k``. The caller must call
+        `due` once per step.
 
-        ``eta`` is the learning rate. If the caller makes the exchange, the caller must call `begun`. If the exchange is
-        not made, the trigger stays unchanged, and the exchange is due again after the next step.
+        If the caller makes the exchange, the caller must call `begun`. ``eta`` is the learning rate. If the caller
+        makes no exchange, the trigger stays unchanged, and the exchange is due again after the next step.
         """
         options = self.options
         late = k - self.k_last >= options.max_interval
@@ -214,8 +223,8 @@ class AdaptiveTrigger:
         return eta / self.eta_0 if self.options.scale_threshold_with_lr and self.eta_0 else 1.0
 
     def adapt(self, fraction: float, silence: int):
-        """Move an automatic threshold after a step in which ``fraction`` of the model was exchanged, ``silence`` steps
-        after the last trigger."""
+        """Adjust an automatic threshold after a step in which ``fraction`` of the model was exchanged, ``silence``
+        steps after the last exchange that this rank began."""
         if self.options.threshold != "auto":
             return
         self.threshold *= RAISE**fraction
@@ -237,14 +246,14 @@ class AdaptiveTrigger:
             self.r_norms[index] = norm_of(self.r[part])
 
     def change(self, x: torch.Tensor) -> list[float]:
-        """Return the change of each slice of the model: the distance of ``x`` from r, the model after the last
-        exchange, in the chosen metric."""
+        """Return the change of each slice of the model since its last exchange: the distance of ``x`` from r, in the
+        metric that the options name."""
         return [
             self.delta(x[part], self.r[part], norm) for part, norm in zip(self.slices.slices, self.r_norms, strict=True)
         ]
 
     def delta(self, x: torch.Tensor, r: torch.Tensor, r_norm: float) -> float:
-        """Return the distance of ``x`` from ``r``, whose norm is ``r_norm``."""
+        """Return the distance of ``x`` from ``r``, whose norm is ``r_norm``, in the metric that the options name."""
         metric = self.options.metric
         if metric == "norm":
             return abs(norm_of(x) - r_norm) / max(r_norm, MIN_NORM)
@@ -261,13 +270,14 @@ def norm_of(x: torch.Tensor) -> float:
 
 
 def not_rounded(x: torch.Tensor) -> torch.Tensor:
-    """Return ``x`` in a dtype in which norms and products are not rounded to 16 bits: float32 for bfloat16."""
+    """Return ``x`` as float32 if ``x`` is of bfloat16, so that norms and products are not rounded to 16 bits; else
+    return ``x`` itself."""
     return x.float() if x.dtype is torch.bfloat16 else x
 
 
 def make_trigger(options: AdaptiveOptions, replica: Replica, eta_0: float) -> PeriodicTrigger | AdaptiveTrigger:
-    """Return the trigger for ``options``, which must have the field ``period``. Call `make_trigger` before the first
-    step.
+    """Return the trigger that ``options`` describe; ``options`` must have the field ``period``. Call `make_trigger`
+    before the first step.
 
     ``eta_0`` is the learning rate at which the threshold is used unscaled.
     """

@@ -20,8 +20,8 @@ from grsgd.comm.topologies.topology import Topology
 from grsgd.models.mixing import add_difference
 
 FINISHED = -1
-"""Value of ``step`` in a message without a model. An active rank sends the message without a model when the rank has
-ended its training."""
+"""Value of ``step`` in a message that contains no model. An active rank sends a message without a model when the active
+rank has ended its training."""
 
 
 class ADPSGDOptions(Options):
@@ -45,9 +45,10 @@ class ADPSGD(OnTopology, name="adpsgd"):
         active gossip:    pick a passive neighbour j;  send s = x, receive y;  x = (x + y)/2
         passive gossip:   receive y from any active neighbour;  send x;  x = (x + y)/2
 
-    The division into active and passive ranks keeps ranks from waiting for each other in a circle. Steps that an active
-    rank takes during an exchange make the mean of all models drift. With ``merge = "delta"`` the mean of all models
-    does not drift. In an exchange each of the two ranks sends M (the bytes of the model).
+    Ranks never wait for each other in a circle, because active ranks begin exchanges only with passive ranks. If an
+    active rank takes steps while an exchange is under way, the mean of all models drifts. With ``merge = "delta"``
+    steps during an exchange do not make the mean of all models drift. In an exchange each of the two ranks sends M (the
+    bytes of the model).
     """
 
     paper = "Lian, Zhang, Zhang, Liu 2018, Asynchronous decentralized parallel stochastic gradient descent"
@@ -62,12 +63,12 @@ class ADPSGD(OnTopology, name="adpsgd"):
         """`ended`: whether this rank has ended its training. `is_closed`: whether gossip must not change this rank's
         model any more."""
         self.finished: set[int] = set()
-        """Active neighbours that have ended their training; used on passive ranks."""
+        """Active neighbours that have told this passive rank that they have ended their training."""
         self.exchanges = 0
         self.active = active_ranks(self.topology)
         self.is_active = self.comm.rank in self.active
         self.lock = threading.Lock()
-        """Lock that the trainer and the background activity hold while they change the model x."""
+        """Lock that the training loop and the gossip in the background hold while they change the model x."""
         self.mine, self.theirs = ModelMessage(self.x), ModelMessage(self.x)
 
     @classmethod
@@ -88,8 +89,8 @@ class ADPSGD(OnTopology, name="adpsgd"):
 
     def partners(self, exchange: int | None = None) -> list[int]:
         """Return the passive neighbours of an active rank, or the active neighbours of a passive rank. ``exchange`` is
-        the number of this rank's exchange, whose graph decides the neighbours. By default the neighbours in the graphs
-        of all exchanges are returned."""
+        the number of this rank's exchange; in a topology that changes from exchange to exchange, the number decides the
+        neighbours. Without ``exchange``, the neighbours in all exchanges are returned."""
         neighbours = self.topology.out_neighbours(self.comm.rank, exchange, without=self.comm.lost)
         return [j for j in neighbours if (j in self.active) != self.is_active]
 
@@ -118,7 +119,7 @@ class ADPSGD(OnTopology, name="adpsgd"):
                     self.comm.Isend(self.mine.buffer, j, tags.ADPSGD_CALL, header=UNWEIGHTED_HEADER),
                     self.comm.Irecv(self.theirs.buffer, j, tags.ADPSGD_REPLY),
                 )
-            except LostRank:  # the partner has died: the exchange is left out
+            except LostRank:  # the partner has died, so this exchange is left out
                 if not self.comm.survives_deaths:
                     raise
                 continue
@@ -127,19 +128,19 @@ class ADPSGD(OnTopology, name="adpsgd"):
         yield from until_over([self.finish(j) for j in self.partners()])
 
     def is_due(self) -> bool:
-        """Return whether an exchange is due and a partner exists."""
+        """Return whether this active rank must begin an exchange and has a partner for the exchange."""
         return self.k - self.k_last >= self.options.period and bool(self.partners(self.exchanges))
 
     def finish(self, j: int):
-        """Begin to send the passive rank ``j`` the message that this rank has ended its training. Return a pollable
-        that is true when the message has been sent."""
+        """Begin to send the passive rank ``j`` the message that this rank has ended its training. Return a pollable (an
+        object that a generator can yield to wait) that is true when the message has been sent."""
         self.mine.step, self.mine.sender = FINISHED, self.comm.rank
         finished = self.mine.buffer[:UNWEIGHTED_HEADER]
         return self.comm.Isend(finished, j, tags.ADPSGD_CALL, header=UNWEIGHTED_HEADER)
 
     def passive_gossip(self):
-        """Schedule that answers each model of an active neighbour with this rank's model, until all active neighbours
-        have ended their training. `passive_gossip` goes on after this rank's own training has ended."""
+        """Generator that answers each model of an active neighbour with this passive rank's model, until all active
+        neighbours have ended their training. `passive_gossip` goes on after this rank's own training has ended."""
         while self.comm.survives_deaths or not self.all_have_finished():
             yield self.comm.Irecv(self.theirs.buffer, ANY_RANK, tags.ADPSGD_CALL)
             caller = self.theirs.sender
@@ -163,13 +164,13 @@ class ADPSGD(OnTopology, name="adpsgd"):
             self.finish(rank)
 
     def write(self):
-        """Copy this rank's model and its number of steps into the message to the partner."""
+        """Copy this rank's model and its number of steps into the message to the partner of the exchange."""
         self.mine.x.tensor.copy_(self.x.tensor)
         self.mine.step, self.mine.sender = self.k, self.comm.rank
         self.k_last = self.k
 
     def merge(self):
-        """Merge the received model of the partner into this rank's model."""
+        """Merge the model that the partner has sent into this rank's model."""
         x, y = self.x.tensor, self.theirs.x.tensor
         if self.options.merge == "average" or self.k == self.mine.step:
             x.lerp_(y, 0.5)
@@ -194,7 +195,7 @@ class ADPSGD(OnTopology, name="adpsgd"):
 
 
 def active_ranks(graph: Topology) -> list[int]:
-    """Return the active ranks, which begin exchanges: one side of a bipartite graph, or the ranks with odd numbers in
-    other graphs."""
+    """Return the active ranks, which begin exchanges: one of the two sides of a bipartite graph, or the ranks with odd
+    numbers if the graph is not bipartite."""
     sides = graph.sides()
     return [rank for rank in range(graph.size) if (rank % 2 if sides is None else sides[rank])]

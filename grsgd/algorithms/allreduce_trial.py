@@ -1,4 +1,5 @@
-"""Trial at the start of a run with ``variant = "auto"``, which finds the fastest all-reduce on the run's machines.
+"""Trial at the start of a run with ``variant = "auto"``, which measures all-reduces on the run's machines and chooses
+the fastest all-reduce.
 
 A schedule is a generator that yields each object it waits for.
 """
@@ -19,25 +20,25 @@ from grsgd.runs.numbers import human_bytes
 
 AUTO = "auto"
 MAX_ELEMENTS = 4 * 1024 * 1024
-"""Number of elements of the longest vector in the trial. Vectors with more than `MAX_ELEMENTS` elements take the same
-time per element, so the trial uses at most `MAX_ELEMENTS` elements."""
+"""Largest number of elements of the vector that the trial sums. Vectors with more than `MAX_ELEMENTS` elements take the
+same time per element."""
 CLOSE = 3.0
-"""Factor by which a variant may be slower than the fastest variant in the first measurement and still be measured
-again."""
+"""All-reduces whose first measured time is at most `CLOSE` times the fastest all-reduce's time are measured again."""
 AGAIN_SECONDS, MAX_ROUNDS = 0.25, 101
-"""Number of seconds for which variants close to the fastest variant are measured again, in at least `REPEATS` and at
-most `MAX_ROUNDS` rounds."""
+"""Number of seconds for which the fastest all-reduces are measured again, in at least `REPEATS` and at most
+`MAX_ROUNDS` rounds."""
 
 
 def choose_variant(comm: Communicator, driver, like: Flat):
-    """Schedule, called on all ranks at once, that returns the name of the fastest all-reduce for vectors such as
-    ``like``, and a text with the times of all variants.
+    """Generator, called on all ranks at once, that measures all-reduces of vectors with the length and dtype of
+    ``like``. Returns the name of the fastest all-reduce, and a text with all measured times.
 
-    A variant's time is the median over several all-reduces of the slowest rank's time, so all ranks return the same
-    name. After the first measurement, the variants close to the fastest variant are measured again, in turns, because a
-    machine is sometimes slower for a while. Each variant computes a mean, as in a run, because the variants need
-    different times for the multiplication by 1/n. Some variants multiply only a part of the sum on each rank, and other
-    variants multiply the whole sum. During the trial ``comm`` must carry only the trial's messages.
+    The time of an all-reduce is the median over several calls of the slowest rank's time, so all ranks return the same
+    name. After the first measurement, the fastest all-reduces are measured again, one after the other in each round,
+    because a machine is sometimes slower for a while. The trial measures all-reduces that compute a mean, as in
+    training, because the all-reduces take different times for the multiplication by 1/n. In some all-reduces each rank
+    multiplies only a part of the sum by 1/n, and in all others each rank multiplies the whole sum. During the trial of
+    all-reduces, ``comm`` must carry no other messages.
     """
     if comm.size == 1:
         return "ring", "variant = ring: one rank sends nothing"
@@ -64,7 +65,7 @@ def choose_variant(comm: Communicator, driver, like: Flat):
         actions[name] = partial(average, inside.array)
         seconds[name] = yield from time(actions[name], comm, driver)
     closest = {name: actions[name] for name in actions if seconds[name] <= CLOSE * min(seconds.values())}
-    if len(closest) > 1 and driver.progress_mode != VIRTUAL:  # simulated times do not vary
+    if len(closest) > 1 and driver.progress_mode != VIRTUAL:  # simulated times never vary
         rounds = rounds_again(sum(seconds[name] for name in closest))
         seconds |= yield from time_in_turns(closest, rounds, comm, driver)
     comm.shared.clear()
@@ -76,16 +77,16 @@ def choose_variant(comm: Communicator, driver, like: Flat):
 
 def rounds_again(seconds: float) -> int:
     """Return the number of rounds in which the fastest all-reduces are measured again. In a round each measured
-    all-reduce is called twice. ``seconds`` is the total time of one call of each measured all-reduce. Return 0 if the
-    rounds would take too long, for example over a slow link."""
+    all-reduce is called twice. ``seconds`` is the total time of one call of each all-reduce that is measured again.
+    Return 0 if measuring again would take too long, for example over a slow link."""
     rounds = min(max(int(AGAIN_SECONDS / 2 / seconds), REPEATS), MAX_ROUNDS, int(ENOUGH_SECONDS / 2 / seconds))
     return rounds if rounds >= LEAST else 0
 
 
 def time_in_turns(actions: dict, rounds: int, comm: Communicator, driver):
-    """Schedule, called on all ranks at once, that returns the median seconds of each action in ``actions`` over
-    ``rounds`` rounds. Each action runs twice per round, and only the time of its second run counts. The first run
-    removes the influence of the previous action on the measured time."""
+    """Generator, called on all ranks at once, that returns the median seconds of each action in ``actions`` over
+    ``rounds`` rounds. Each action runs twice per round, and only the time of its second run counts as measured. The
+    first of the two runs of an action removes the influence of the previous action on the measured time."""
     taken = {name: [] for name in actions}
     for _ in range(rounds):
         for name, action in actions.items():

@@ -1,4 +1,4 @@
-"""ASGD (asynchronous SGD): a parameter server that lets no worker wait for other workers."""
+"""ASGD (asynchronous SGD): a parameter server on which no worker waits for another worker."""
 
 from grsgd.algorithms.parameter_server.algorithm import ParameterServer, ServerOptions
 
@@ -10,7 +10,7 @@ class ASGD(ParameterServer, name="asgd"):
         push grad(x) to the server          on push of g by i:  w = w - eta/n g
         wait for the answer: x                                  send w to i
 
-    The staleness of a gradient is n - 1 updates on average.
+    The staleness of a gradient is n - 1 updates of the model on average (n: number of workers).
     """
 
     paper = "Dean et al. 2012, Large scale distributed deep networks"

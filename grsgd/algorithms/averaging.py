@@ -1,6 +1,6 @@
-"""Schedules (generators that yield each object they wait for) that average models and arrays over all ranks. The
-messages of the schedules in this module do not count as the algorithm's traffic. In a run with one rank the schedules
-in this module do nothing."""
+"""Functions that average models and arrays over all ranks. Each function is a schedule (a generator that yields each
+object it waits for). The messages of the functions in `averaging` do not count as the algorithm's traffic. In a run
+with one rank the functions in `averaging` do nothing."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def average_models(comm, replica: Replica):
 
 
 def average_weighted_models(comm, replica: Replica, weight: float):
-    """Replace the parameters x of all ranks by ``sum a x / n``, where a is the ``weight`` of a rank and n the number of
-    ranks. Replace the model's buffers by their mean over all ranks.
+    """Replace the parameters x of all ranks by the sum of ``a x / n`` over all ranks, where a is the ``weight`` of a
+    rank and n the number of ranks. Replace the model's buffers by their mean over all ranks.
 
     Raises RuntimeError if the weights of all ranks do not sum to n.
     """
@@ -55,11 +55,11 @@ def average_array(comm, flat: Flat, weight: float = 1.0):
 
 def exact_average(comm, flat: Flat, weight: float = 1.0, root: int = 0):
     """Replace ``flat`` by its mean over all ranks, weighted by ``weight``, in place. If all ranks have equal arrays,
-    these arrays stay unchanged bit for bit.
+    the arrays stay unchanged bit for bit.
 
-    The mean is computed from the differences between each rank's array and the array of rank ``root``. The differences
-    are zero for equal arrays. Returns the sum of all ranks' weights. If the sum of all weights is 0, no mean exists,
-    and the arrays stay as they are.
+    The mean over all ranks is computed from the differences between each rank's array and the array of rank ``root``,
+    so equal arrays give differences of exactly zero. Returns the sum of all ranks' weights. If the weights of all ranks
+    sum to 0, no mean exists, and the arrays stay as they are.
     """
     if flat.tensor.dtype is torch.bfloat16:
         wide = flat.wide()
@@ -82,8 +82,8 @@ def exact_average(comm, flat: Flat, weight: float = 1.0, root: int = 0):
 
 
 def average_buffers(comm, replica: Replica, buffers: Flat | None = None):
-    """Replace the model's buffers (batch-norm statistics) on all ranks by their mean. If ``buffers`` is given, it holds
-    copies of the model's buffers, which are averaged in place of the model's buffers."""
+    """Replace the model's buffers (batch-norm statistics) on all ranks by their mean. If ``buffers`` is given,
+    `average_buffers` averages ``buffers`` in place of the model's buffers."""
     if comm.size > 1:
         average = partial(halving_doubling_allreduce, comm, scale=1 / comm.size)
         yield from replica.average_buffers(average, buffers)

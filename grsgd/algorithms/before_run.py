@@ -1,5 +1,6 @@
-"""Classes for trials before a run. In a trial the ranks measure times. The measured times decide the options that
-the configuration leaves open, for example with the value ``"auto"``."""
+"""Classes of the objects that a trial before a run needs. In a trial before a run the ranks measure the times of
+computing and sending. The measured times decide the options that the configuration leaves open, for example with the
+value ``"auto"``."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ torch = LazyModule("torch")
 
 
 class Load(NamedTuple):
-    """Work of each rank in a step, for trials that choose options before a run.
+    """Work of each rank in a step, for the trials that choose options before a run.
 
     Parameters
     ----------

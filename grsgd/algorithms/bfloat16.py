@@ -1,4 +1,4 @@
-"""Checks of whether an algorithm can train models whose parameters are of bfloat16, or of several dtypes."""
+"""Checks that decide whether an algorithm can train models whose parameters are of bfloat16, or of several dtypes."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ def check_bfloat16(algorithm: type[Algorithm], options: Options):
 def exchanged_dtype(
     parameters: list[torch.nn.Parameter], algorithm: type[Algorithm], options: Options
 ) -> torch.dtype | None:
-    """Return the dtype of the arrays that ``algorithm`` exchanges in a user's own loop, or None for the widest dtype of
-    the trained ``parameters``.
+    """Return the dtype of the arrays that ``algorithm`` exchanges in a user's own training loop, or None for the widest
+    dtype of the trained ``parameters``.
 
-    The result is float32 for parameters of bfloat16 if arrays of bfloat16 cannot be exchanged. Raises ConfigError if
-    the algorithm cannot train parameters whose dtype is narrower than the dtype of the exchanged arrays.
+    The returned dtype is float32 if parameters are of bfloat16 and ``algorithm`` cannot exchange arrays of bfloat16.
+    Raises ConfigError if the algorithm cannot train parameters whose dtype is narrower than the dtype of the exchanged
+    arrays.
     """
     dtypes, on_gpu = {p.dtype for p in parameters}, any(p.is_cuda for p in parameters)
     traits = algorithm.traits_of(options)

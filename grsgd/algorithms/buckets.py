@@ -12,12 +12,14 @@ from grsgd.models.replica import Replica
 
 
 def cut(sizes: Sequence[int], count: int) -> list[range]:
-    """Return the range of parameter indices in each bucket. The first range has the last parameters of the model. At
-    most ``count`` buckets are returned, with about equal numbers of elements. A bucket consists of consecutive whole
+    """Return, for each bucket (part of the gradient), the range of indices of the bucket's parameters. The first of the
+    returned ranges has the last parameters of the model, whose gradients the backward pass completes first. At most
+    ``count`` buckets are returned, with about equal numbers of elements. A bucket consists of consecutive whole
     parameters.
 
-    The model's flat vector is cut into ``count`` equal parts. Each parameter belongs to the part that contains the
-    parameter's middle element. Parts without a parameter are left out.
+    The model's flat vector of parameters is cut into ``count`` equal parts. Each parameter belongs to the part of the
+    flat vector that contains the parameter's middle element. Parts of the flat vector to which no parameter belongs are
+    left out.
     """
     buckets: dict[int, list[int]] = {}
     done, total = 0, max(sum(sizes), 1)
@@ -35,10 +37,10 @@ class BucketedMean:
                          wait until all of its gradients are complete
                          g[bucket] = allreduce(g[bucket]) / n
 
-    All ranks send the buckets in the order of the loop, even if the gradients are complete in another order. Each
-    all-reduce begins after the end of the previous all-reduce, so messages of two all-reduces never mix. The backward
-    pass only records that a gradient is complete, and sends no message. The driver runs the all-reduces in the
-    background.
+    All ranks send the buckets in the same order, from the last parameters to the first, even if the gradients are
+    complete in another order. Each all-reduce begins after the end of the previous all-reduce, so messages of two
+    all-reduces never mix. The backward pass only records that a gradient is complete, and sends no message. The driver
+    (the object that runs generators) runs the all-reduces in the background.
 
     Source: Li et al. 2020, PyTorch Distributed: Experiences on accelerating data parallel training, section 3.2.
 
@@ -61,13 +63,12 @@ class BucketedMean:
         self.places = [slice(begins[bucket.start], begins[bucket.stop]) for bucket in self.parameters]
         self.bucket_of = {i: k for k, bucket in enumerate(self.parameters) for i in bucket}
         self.missing: list[set[int]] = []
-        """Set of the parameters in each bucket whose gradients are not complete yet in this step."""
+        """Per bucket, the set of parameters whose gradients are not complete yet in this step."""
         self.complete = 0
-        """Number of buckets, counted from the first bucket to the first incomplete bucket, whose gradients are all
-        complete."""
+        """Number of buckets before the first bucket with an incomplete gradient."""
         self.averaging = None
-        """Handle of the background schedule that averages the buckets. The background schedule begins when the first
-        gradient of a step is complete."""
+        """Handle of the background task that averages the buckets. The background task that averages the buckets begins
+        when the first gradient of a step is complete."""
 
     def gradient_ready(self, parameter: int):
         """Record that the gradient of ``parameter`` is complete. Raise RuntimeError if `gradient_ready` has been called
@@ -88,7 +89,7 @@ class BucketedMean:
             self.complete += 1
 
     def average_buckets(self):
-        """Schedule, run in the background, that averages the gradients over all ranks, one bucket after the other."""
+        """Generator, run in the background, that averages the gradients over all ranks, one bucket after the other."""
         for k, place in enumerate(self.places):
             yield Until(partial(self.is_complete, k), f"the gradients of bucket {k}")
             yield from self.allreduce(self.replica.grads.array[place])
@@ -97,9 +98,9 @@ class BucketedMean:
         return bucket < self.complete
 
     def finish(self):
-        """Schedule, run after all gradients are complete, that waits until all buckets are averaged."""
+        """Generator, run after all gradients are complete, that waits until all buckets are averaged."""
         self.complete = len(self.places)
-        if self.averaging is None:  # the backward pass has recorded no gradient
+        if self.averaging is None:  # no gradient was recorded, so no background task averages buckets
             yield from self.average_buckets()
         else:
             yield self.averaging

@@ -12,8 +12,8 @@ from grsgd.models.flat import Flat
 
 
 class ByAllreduce(Algorithm, name=None):
-    """Base class of algorithms that average over all ranks. The options of a derived class need the field ``variant:
-    Variant = Field("ring", description=VARIANT_MEANING)``."""
+    """Base class of algorithms that average models or gradients over all ranks by an all-reduce. The options of a class
+    derived from `ByAllreduce` need the field ``variant: Variant = Field("ring", description=VARIANT_MEANING)``."""
 
     def __init__(self, options, replica, optimizer, context):
         super().__init__(options, replica, optimizer, context)
@@ -45,10 +45,10 @@ class ByAllreduce(Algorithm, name=None):
         return f'variant = "{options.variant}"', ", ".join(variant for variant in ALLREDUCE if variant not in refused)
 
     def in_place(self, flat: Flat):
-        """Schedule, called on all ranks at once in `start`, that moves the array of ``flat`` to the memory in which
-        all-reduces need the fewest copies, and returns ``flat``."""
+        """Generator, called on all ranks at once in `start`, that moves the array of ``flat`` to the memory in which
+        the all-reduce makes the fewest copies, and returns ``flat``."""
         return in_place(self.comm, flat, self.options.variant)
 
     def allreduce(self, array):
-        """Schedule that replaces ``array`` by its mean over all ranks, in place."""
+        """Generator that replaces ``array`` by its mean over all ranks, in place."""
         return ALLREDUCE[self.options.variant](self.comm, array, scale=1 / self.comm.size)

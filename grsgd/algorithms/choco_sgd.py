@@ -1,4 +1,4 @@
-"""CHOCO-SGD: gossip of compressed differences."""
+"""CHOCO-SGD: gossip in which ranks send compressed differences of their models."""
 
 from dataclasses import replace
 
@@ -39,10 +39,11 @@ class ChocoSGD(OnTopology, name="choco_sgd"):
         z = z + sum_j W[i, j] q_j - q            # so z = sum_j W[i, j] xhat_j - xhat; W: the topology's mixing matrix
         x = x + gamma z
 
-    Values that compression leaves out are sent in later steps. So the ranks' models converge to one model if gamma is
-    small enough. Coarser compression needs a smaller gamma. With the same gradients, the mean of all models is the same
-    as in D-PSGD. A rank sends one compressed difference to each neighbour per step, after the rank has computed its
-    gradient. In each step a rank waits for its slowest neighbour.
+    The values that the compression leaves out of a message are sent in later steps. So the ranks' models converge to
+    one model if gamma is small enough. The coarser the compression is, the smaller gamma must be. If all ranks compute
+    the same gradients with both algorithms, the mean of all models is the same in CHOCO-SGD as in D-PSGD. A rank sends
+    one compressed difference to each neighbour per step, after the rank has computed its gradient. In each step a rank
+    waits for its slowest neighbour.
     """
 
     paper = (
@@ -75,8 +76,8 @@ class ChocoSGD(OnTopology, name="choco_sgd"):
         graph.require_fixed_symmetric_weights()
 
     def start(self):
-        """Set the estimate to the first model of the run. All ranks hold the same first model, so every rank knows the
-        estimates of its neighbours."""
+        """Set xhat, the neighbours' estimate of this rank's model, to the model at the beginning of the run. All ranks
+        begin with the same model, so every rank knows the first estimates of its neighbours' models."""
         self.xhat.tensor.copy_(self.x.tensor)
 
     def step(self):

@@ -1,4 +1,4 @@
-"""Connections and seed that the algorithm and the trainer of one rank share.
+"""Context (communicators, driver and seed) that the algorithm and the trainer of one rank share.
 
 A schedule is a generator that yields each object it waits for.
 """
@@ -13,24 +13,25 @@ from grsgd.comm.stop_signal import StopSignal
 
 
 class StepsNoted(Protocol):
-    """Receiver of reports on the run's progress. Algorithms with a central model report the run's progress, because the
-    central model contains the gradients of all ranks."""
+    """Object to which an algorithm with a central model reports the run's progress. Only algorithms with a central
+    model report progress, because only the central model contains the gradients of all ranks."""
 
     def note_steps(self, steps: int, ahead: int = 0):
-        """Set the total number of steps of all ranks to ``steps``. The number ``steps`` includes ``ahead`` steps that
-        are only assumed to have been taken."""
+        """Set the total number of steps that all ranks have taken to ``steps``. The number ``steps`` includes ``ahead``
+        steps that are only assumed to have been taken."""
 
 
 class StepsIgnored:
-    """Receiver that ignores reports on the run's progress, for a user's own loop, which counts its steps itself."""
+    """Object that ignores reports on the run's progress, for a user's own training loop, which counts its steps
+    itself."""
 
     def note_steps(self, steps: int, ahead: int = 0):
-        """Ignore the number of steps."""
+        """Ignore the reported number of steps."""
 
 
 @dataclass
 class RankContext:
-    """One rank's connections to the other ranks, and the seed of its random numbers.
+    """Communicators, driver and seed of one rank.
 
     Parameters
     ----------

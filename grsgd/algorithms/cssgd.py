@@ -24,8 +24,8 @@ from grsgd.comm.coded.streams import AHEAD
 from grsgd.comm.coded.tolerant import MIN_LAG, TolerantSum
 
 PATIENCE = 0.8
-"""Default time for which a run waits for silent ranks at the end of training, as a share of comm.timeout. When the time
-is over, the run ends without the silent ranks."""
+"""Time for which a run waits for silent ranks at the end of training if no option sets the time, as a fraction of
+comm.timeout. When the time `PATIENCE` is over, the run ends without the silent ranks."""
 
 CODING_UNIT = "s", "spent by the lowest rank on encoding and decoding packets, within communicate_seconds"
 USED_UNIT = "steps", "number of steps in which the lowest rank decoded the sum with a message of this rank"
@@ -90,15 +90,16 @@ class CSSGD(Summing, name="cssgd"):
         g = sum of all G_q                                                     # exact, so the same on all ranks
         x = x - eta g
 
-    Each rank computes r times as many samples as without redundancy. Per step each of n ranks sends C(n-1, r) / r M
-    bytes, if a multicast to several ranks counts once (see `grsgd coding-cost`). M is the number of bytes of a
-    gradient, and C the binomial coefficient. With the scheme uncoded each rank sends the slices of its blocks without
-    coding, C(n-1, r-1) / r M bytes per step.
+    Each rank computes the gradients of r times as many samples as without redundancy. Per step each of n ranks sends
+    C(n-1, r) / r M bytes, if a multicast to several ranks counts once (see `grsgd coding-cost`). M is the number of
+    bytes of a gradient, and C the binomial coefficient. With the scheme uncoded each rank sends the slices of its
+    blocks without coding, C(n-1, r-1) / r M bytes per step.
 
-    The schemes grouped-direct and grouped-rs are not from the CSSGD paper. In the grouped schemes the ranks form n/r
-    groups. All ranks of a group compute the same block, and each rank sends a different part, M/r bytes, of the group's
-    gradient. With grouped-direct each rank multicasts its part of the group's gradient. With grouped-rs rank j adds up
-    chunk j of all groups' gradients. If there are more than two groups, ranks receive less with grouped-rs than with
+    The schemes grouped-direct and grouped-rs are not from the CSSGD paper, but were designed in this project. In the
+    schemes grouped-direct and grouped-rs the n ranks form n/r groups. All ranks of a group compute the same block, and
+    each rank sends its own part, M/r bytes, of the group's gradient. With grouped-direct each rank multicasts its part
+    of the group's gradient. With grouped-rs rank j receives chunk j of all groups' gradients, adds up these chunks, and
+    multicasts the sum. If there are more than two groups, ranks receive fewer bytes with grouped-rs than with
     grouped-direct.
 
     With the scheme tolerant a step ends with the exact sum of all gradients even if any s = ``silent`` ranks send
@@ -131,7 +132,7 @@ class CSSGD(Summing, name="cssgd"):
         if options.scheme == "coded" and options.r != "auto":
             packet_plan(ranks, options.r, options.enumeration)  # packet_plan raises an error if the plan is too large
         elif options.scheme == "uncoded" and options.r != "auto":
-            subset_placement(ranks, options.r).holders  # noqa: B018  refuses too large a table
+            subset_placement(ranks, options.r).holders  # noqa: B018  raises an error if the table is too large
 
     @classmethod
     def traits_of(cls, options):
@@ -175,8 +176,9 @@ class CSSGD(Summing, name="cssgd"):
         return chosen, reasons
 
     def choose_redundancy(self, load: Load):
-        """Schedule, called on all ranks at once, that returns the redundancy r with the shortest predicted step, and
-        the reason. `choose_redundancy` must be called on an algorithm object with the option r = 1."""
+        """Generator, called on all ranks at once, that returns the redundancy r with the shortest predicted step, and
+        the reason for the choice. The algorithm object on which `choose_redundancy` is called must have the option r =
+        1."""
         scheme, n, length = self.options.scheme, self.comm.size, self.x.array.size
         allowed = allowed_redundancies(scheme, n, load.batch)
         empty = partial(empty_like, self.x.array)
@@ -212,7 +214,7 @@ class CSSGD(Summing, name="cssgd"):
 
 
 def check_tolerant(options: CSSGDOptions):
-    """Raise ValueError if ``options`` contradict the scheme tolerant."""
+    """Raise ValueError if ``options`` contain values that are not allowed with the scheme tolerant."""
     if options.r == "auto":
         raise ValueError("r = 'auto' with scheme = 'tolerant'; allowed is a number: the best r depends on stragglers")
     if options.transport not in ("multicast", "unicast"):

@@ -1,5 +1,5 @@
-"""Decoupled DiLoCo: workers take local steps, and a server takes an outer step as soon as enough workers have pushed
-their models.
+"""Decoupled DiLoCo: workers take local steps (steps without communication), and a server takes an outer step as soon as
+enough workers have pushed their models.
 
 A schedule is a generator that yields each object it waits for.
 """
@@ -47,8 +47,8 @@ class Quorum(Strategy):
         when all active workers are in time; or when `quorum` are, and grace * (how long that took) later:
                           take an outer step with the buffer;  V += 1;  answer the workers in time
 
-    So a worker waits for late workers no longer than the grace window, and a late worker waits for no other worker. The
-    change of the model by a late worker counts once, in the next outer step.
+    A worker waits for late workers no longer than the grace window, and a late worker waits for no other worker. The
+    change of the model by a late worker is merged exactly once, in the next outer step.
     """
 
     Options = QuorumOptions
@@ -62,12 +62,15 @@ class Quorum(Strategy):
         self.began(self.pulled_at[0])
 
     def began(self, now: float):
-        """Record that a new round, which ends with an outer step, has begun at time ``now`` in seconds."""
+        """Record that a new round has begun at time ``now`` in seconds. A round ends with an outer step of the
+        server."""
         self.round_began = now
         self.window: float | None = None
-        """Length of the grace window in seconds, or None until the quorum of workers has pushed."""
+        """Length of the grace window in seconds, or None until the quorum of workers has pushed in the current
+        round."""
         self.is_over = False
-        """Whether the grace window of the current round has ended."""
+        """Whether the grace window of the current round, in which the server waits for more workers than the quorum,
+        has ended."""
 
     def go_on(self, workers, now):
         super().go_on(workers, now)
@@ -80,7 +83,7 @@ class Quorum(Strategy):
             self.is_over = self.window == 0
 
     def end_of_window(self, now: float):
-        """Return the `Decision` of the strategy at the end of the grace window, at time ``now`` in seconds."""
+        """Return the `Decision` of the server at the end of the grace window, at time ``now`` in seconds."""
         self.is_over = True
         return self.decide(now)
 
@@ -91,8 +94,8 @@ class Quorum(Strategy):
         return decision
 
     def held(self):
-        """Return the workers in the buffer that are in time. A worker is in time if it began its local steps at the
-        newest model."""
+        """Return the workers whose pushed models are in the buffer and that are in time. A worker is in time if it
+        began its local steps at the newest model."""
         return {worker for worker, version in self.buffer.items() if version == self.version}
 
     def due(self):
@@ -102,28 +105,30 @@ class Quorum(Strategy):
 
 
 class OuterServer(Server):
-    """Server that holds the model w and takes the outer steps. Workers push models, and ``g[i]`` is the last model of
-    worker i."""
+    """Server that holds the model w and changes w by outer steps. Workers push models, and ``g[i]`` is the last model
+    that worker i has pushed."""
 
     def __init__(self, options, trained, optimizer, context):
         super().__init__(options, trained, optimizer, context)
         if options.worker_timeout is None:
-            self.timeout *= options.H  # workers push only every H steps
+            self.timeout *= options.H  # workers push only every H steps, so the server waits H times as long for a push
         is_narrow = self.w.dtype is torch.bfloat16
         self.outer = self.w.float() if is_narrow else self.w
-        """The model w in the dtype of outer steps: float32 in place of bfloat16, so that small steps are not lost."""
+        """The model w in the dtype in which outer steps are computed: float32 if w is of bfloat16, so that small
+        changes are not lost by rounding."""
         self.u = torch.zeros_like(self.outer)
         self.late: dict[int, tuple] = {}
-        """Change of the model by each late worker, and the number of steps of this change, until the change is
-        merged."""
+        """Change of the model by the local steps of each late worker, and the number of these steps, until an outer
+        step merges the change."""
         self.rest: list[tuple] = []
         """Pairs (change of the model, number of steps), one for each worker that has ended its training, or that pauses
         for a checkpoint."""
         self.merging: list[tuple] = []
-        """Pairs (model, number of steps) that the next outer step merges, in the order of workers."""
+        """Pairs (model of a worker, number of the worker's steps) that the next outer step merges, in the order of
+        workers."""
         self.round_of_window, self.closing = -1, None
-        """``round_of_window``: version of the model at which the last grace window began. ``closing``: background
-        schedule that waits for the end of the last grace window."""
+        """``round_of_window``: version of the model at which the last grace window began. ``closing``: handle of the
+        background task that waits for the end of the last grace window."""
 
     def start(self):
         super().start()
@@ -166,7 +171,7 @@ class OuterServer(Server):
             self.closing.Test()
 
     def end_window(self, seconds: float, version: int):
-        """Schedule, run in the background, that ends the grace window of model version ``version`` after ``seconds``
+        """Generator, run in the background, that ends the grace window of model version ``version`` after ``seconds``
         seconds."""
         yield Delay(seconds)
         with self.lock:
@@ -174,13 +179,13 @@ class OuterServer(Server):
                 self.apply_decision(self.strategy.end_of_window(self.driver.clock()))
 
     def change_of(self, worker: int):
-        """Return the difference between the last model that ``worker`` pushed and the model of the last answer to
-        ``worker``."""
+        """Return the change that ``worker`` has made: the last model that ``worker`` pushed, minus the model in the
+        last answer to ``worker``."""
         return self.g[worker].tensor.to(self.outer.dtype) - self.answers[worker].tensor
 
     def keep(self, worker: int):
-        """Keep the change of the model by a late worker in ``late``, because the worker's next model will overwrite the
-        worker's last model in ``g``."""
+        """Keep the change by the late worker ``worker`` in the attribute ``late``, because the next model of ``worker``
+        will overwrite the last model in ``g``."""
         change, steps = self.change_of(worker), self.steps[worker]
         if worker in self.late:
             more, more_steps = self.late[worker]
@@ -188,8 +193,8 @@ class OuterServer(Server):
         self.late[worker], self.steps[worker] = (change, steps), 0
 
     def add_rest(self):
-        """Add to w the mean of the workers' changes since the last outer step. When `add_rest` is called, all workers
-        must have ended their training or pause for a checkpoint."""
+        """Add to w the mean of the changes that workers have made since the last outer step. When `add_rest` is called,
+        all workers must have ended their training or must pause for a checkpoint."""
         workers = max(self.n - len(self.evicted.keys() - self.finished), 1)
         for change, steps in (*self.late.values(), *self.rest):
             self.outer.add_(change, alpha=1 / workers)
@@ -200,7 +205,7 @@ class OuterServer(Server):
         self.progress.note_steps(self.applied)
 
     def round_model(self):
-        """Round ``outer``, the model in the dtype of outer steps, to the dtype of w."""
+        """Copy ``outer``, the model in the dtype of outer steps, into w, rounded to the dtype of w."""
         if self.outer is not self.w:
             self.w.copy_(self.outer)
 
@@ -213,12 +218,12 @@ class OuterServer(Server):
         self.merging.append((x, steps))
 
     def update(self):
-        """Take an outer step along the weighted mean of the workers' changes. The weight of a worker is its number of
-        tokens times its number of tokens per step. If all batches have the same size, the weights of workers are
-        proportional to their numbers of steps."""
+        """Take an outer step along the weighted mean of the workers' changes of the model. The weight of a worker is
+        its number of tokens times its number of tokens per step, as in the Decoupled DiLoCo paper. If all batches have
+        the same size, the weights of workers are proportional to their numbers of steps."""
         steps = [count for _, count in self.merging]
-        # Float16 models are multiplied by ``part``, because their sum may be out of range. With other dtypes most
-        # shares are 1, which saves a multiplication.
+        # Float16 models are multiplied by ``part``, because the sum of the models may be out of range. With other
+        # dtypes most elements of ``shares`` are 1, which saves a multiplication.
         part = power_of_two(1 / len(steps)) if self.w.dtype is torch.float16 else 1.0
         shares = [part * count / max(steps) for count in steps]
         models = [x if share == 1 else x.mul_(share) for (x, _), share in zip(self.merging, shares, strict=True)]
@@ -231,8 +236,8 @@ class OuterServer(Server):
 
 
 def sum_in_pairs(tensors: list):
-    """Return the sum of ``tensors``, which overwrites the first tensor. The additions have the same order as in an
-    all-reduce along a binomial tree."""
+    """Return the sum of ``tensors``; the first of the tensors is overwritten. The tensors are added in the order of an
+    all-reduce along a binomial tree, so that the sum is rounded in the same way."""
     while len(tensors) > 1:
         for one, other in zip(tensors[::2], tensors[1::2]):  # noqa: B905 an odd tensor at the end has no partner
             one.add_(other)
@@ -264,18 +269,19 @@ class Decoupled(ParameterServer, name="decoupled"):
                                                             w = w - outer_lr (d + outer_momentum u)
                                                             answer the workers in time
 
-    The Decoupled DiLoCo paper has the quorum, an adaptive grace window, the weights (tokens times tokens per step), and
-    the rule that no worker waits for late workers. Two rules of `Decoupled` are inferred: the length of the grace
-    window, and the treatment of a late worker. A late worker goes on from w at once, and its change is merged in the
-    next outer step. `Decoupled` leaves out the fragments and the background exchange of the paper.
+    The quorum, an adaptive grace window, the weights (tokens times tokens per step), and the rule that no worker waits
+    for late workers are from the Decoupled DiLoCo paper. Two rules of `Decoupled` are inferred: the length of the grace
+    window, and the treatment of a late worker. A late worker goes on from the model w at once, and its change of the
+    model is merged in the next outer step. `Decoupled` has neither the fragments of the model nor the exchange in the
+    background that the Decoupled DiLoCo paper describes.
 
-    With a quorum of all workers, or an endless grace window, the parameters equal the result of `diloco` with variant =
-    "tree" bit for bit. The model's buffers are averaged only at the end of the run. In each step a worker sends M/H on
-    average to the server (M: bytes of the model), and the server sends M/H back. At the end of the run, and before a
-    checkpoint, the server adds the mean of the workers' changes since the last outer step to w. At the end of the run,
-    `diloco` averages the models of all ranks. A checkpoint does not change the models of `diloco`. Each answer of the
-    server contains the run's progress. Until the next answer, a worker assumes that every other worker takes as many
-    steps as itself.
+    With a quorum of all workers, or an endless grace window, the parameters after training equal the result of `diloco`
+    with variant = "tree" bit for bit. The model's buffers are averaged only at the end of the run. A worker sends M/H
+    per step to the server on average (M: bytes of the model), and the server sends M/H back. At the end of the run, and
+    before a checkpoint, the server adds to w the mean of the changes that workers have made since the last outer step.
+    The algorithm `diloco` averages the models of all ranks at the end of the run, and a checkpoint does not change its
+    models. Each answer of the server to a worker contains the number of steps that the server has merged. Until the
+    next answer of the server, a worker assumes that every other worker takes as many steps as itself.
     """
 
     paper = (
@@ -290,21 +296,22 @@ class Decoupled(ParameterServer, name="decoupled"):
     def __init__(self, options, replica, optimizer, context):
         super().__init__(options, replica, optimizer, context)
         self.local_steps = 0
-        """Number of steps of this worker that this worker has not pushed to the server yet."""
+        """Number of steps whose change of the model this worker has not pushed to the server yet."""
         self.known = 0
-        """Total number of steps of all workers that this worker knows or assumes."""
+        """Total number of steps of all workers, as far as this worker knows or assumes."""
 
     @classmethod
     def arrays_held(cls, options, ranks):
-        return 1 + 3 * (ranks - 1)  # the momentum; for each worker its model, its answer and a late change
+        # one array for the momentum; for each worker one for its model, one for its answer, and one for a late change
+        return 1 + 3 * (ranks - 1)
 
     @classmethod
     def arrays_in_32_bits(cls, options, ranks):
-        return ranks, 1  # the momentum, and a late change for each worker; the model in float32
+        return ranks, 1  # of arrays_held, the momentum and the late changes; in addition, the model in float32
 
     @property
     def bound_gradients(self):
-        return None  # the least possible time is known for gradients of one model, not for local steps
+        return None  # the least possible time is known for gradients, not for local steps
 
     def step(self):
         self.update()
@@ -316,8 +323,8 @@ class Decoupled(ParameterServer, name="decoupled"):
         self.note_steps()
 
     def note_steps(self):
-        """Record the number of steps of all workers. Until the next answer of the server, each other worker is assumed
-        to have taken as many steps as this worker."""
+        """Report the number of steps of all workers as the run's progress. Until the next answer of the server, each
+        other worker is assumed to have taken as many steps as this worker."""
         self.known = max(self.known, self.applied + self.n * self.local_steps)
         self.progress.note_steps(self.known, ahead=self.known - self.applied)
 
@@ -336,8 +343,8 @@ class Decoupled(ParameterServer, name="decoupled"):
         return super().stuck(absent)
 
     def serve(self):
-        """Serve like `ParameterServer.serve`. H steps of a worker may take longer than the driver's timeout, so each
-        wait ends before the driver's timeout."""
+        """Serve the workers as `ParameterServer.serve` does, but with shorter waits. Because H steps of a worker may
+        take longer than the driver's timeout, each wait ends after half of the driver's timeout."""
         pushes, end = self.server.pushes, self.driver.clock() + self.driver.timeout / 2
         yield Until(
             lambda: self.server.is_done() or self.server.pushes > pushes or self.driver.clock() > end,

@@ -1,4 +1,5 @@
-"""DiLoCo: local steps, then an outer step with momentum along the mean change of the model; and Streaming DiLoCo.
+"""DiLoCo, in which local steps are followed by an outer step with momentum along the mean change of all models; and
+Streaming DiLoCo.
 
 A schedule is a generator that yields each object it waits for.
 """
@@ -20,10 +21,10 @@ torch = LazyModule("torch")
 
 
 def outer_update(x_prev, u, mean, lr: float, momentum: float):
-    """Move ``x_prev`` towards ``mean`` by an outer step, in place. ``u`` is the momentum of the outer steps, and is
-    updated in place."""
+    """Move the model ``x_prev`` towards ``mean``, the mean of all models, by an outer step, in place. ``u`` is the
+    momentum of the outer steps, which `outer_update` updates in place."""
     if (lr, momentum) == (1, 0):
-        x_prev.copy_(mean)  # a copy is exact; the formula below would round
+        x_prev.copy_(mean)  # a copy is exact, but the formula below would round
     else:
         change = x_prev - mean
         u.mul_(momentum).add_(change)
@@ -81,16 +82,17 @@ class DiLoCo(ByAllreduce, name="diloco"):
             x_prev = x_prev - outer_lr (d + outer_momentum u)
             x = x_prev
 
-    Streaming DiLoCo averages one fragment of x after the other, H / fragments steps apart. The outer step of a fragment
-    comes `delay` steps after the fragment's all-reduce has begun, and training goes on during the all-reduce. After the
-    outer step, x = mix x + (1 - mix) x_prev. A fragment is a contiguous part of the vector of all parameters.
+    Streaming DiLoCo averages the fragments of x one after the other, H / fragments steps apart. The outer step of a
+    fragment comes `delay` steps after the fragment's all-reduce has begun, and training goes on during the all-reduce.
+    The outer step of a fragment sets x = mix x + (1 - mix) x_prev. A fragment of the model is a contiguous part of the
+    vector of all parameters.
 
     With ``compression`` each rank sends x - x_prev as a compressed payload, with error feedback, and all ranks average
     the decoded payloads.
 
     With outer_lr = 1 and outer_momentum = 0 DiLoCo is local SGD. The inner optimizer's state is not averaged. With the
     option variant = ring, each of n ranks sends 2(n-1)/(nH) M per step (M: bytes of the model). Every H / fragments
-    steps a rank waits for the slowest rank, if the slowest rank is more than `delay` steps behind.
+    steps a rank waits for the slowest rank, but only if the slowest rank is more than `delay` steps behind.
     """
 
     paper = (
@@ -108,22 +110,24 @@ class DiLoCo(ByAllreduce, name="diloco"):
         size = self.x.tensor.numel()
         self.fragment = 0
         self.due = -1
-        """Number of the step after which the average under way enters the fragment, or -1 if no average is under
-        way."""
+        """Number of the step after which the average that is being computed is merged into the fragment, or -1 if no
+        average is being computed."""
         self.memory = outer_memory(self.x, options.outer_state)
         self.u, self.x_prev = (self.memory.wide(self.x).tensor for _ in range(2))
         self.mean, self.buffers = self.memory.like(self.x), self.replica.buffers.like()
-        """Copies of parameters and buffers, which are averaged while training goes on."""
+        """Copies of the model's parameters and buffers, which are averaged over all ranks while training goes on."""
         self.buffers_sent = self.replica.buffers.like().tensor
         self.parts = [
             slice(size * number // options.fragments, size * (number + 1) // options.fragments)
             for number in range(options.fragments)
         ]
         self.copied = self.exchange = None
-        """``copied``: pollable of the copy of the fragment under way, before whose end the model must not change, or
-        None. ``exchange``: handle of the average under way, or None."""
+        """``copied``: pollable that is true when the fragment has been copied, or None; until then the model must not
+        change. ``exchange``: handle of the background task that averages the fragment, or None if no average is being
+        computed."""
         self.compressed = []
-        """List of objects, one per fragment, that average compressed pseudo-gradients; empty without compression."""
+        """One object per fragment that averages compressed pseudo-gradients over all ranks; the list is empty without
+        compression."""
         if self.comm.size > 1 and options.compresses:
             self.e = self.memory.like(self.x).tensor
             self.compressed = [
@@ -143,7 +147,7 @@ class DiLoCo(ByAllreduce, name="diloco"):
 
     @classmethod
     def arrays_in_32_bits(cls, options, ranks):
-        return 2, 0  # the momentum and the model after the last outer step
+        return 2, 0  # the momentum, and the model after the last outer step
 
     def start(self):
         self.x_prev.copy_(self.x.tensor)
@@ -174,8 +178,8 @@ class DiLoCo(ByAllreduce, name="diloco"):
                 yield from self.outer_step()
 
     def average_with_all(self):
-        """Schedule that averages the current fragment over all ranks. The model's buffers are averaged together with
-        the first fragment."""
+        """Generator that averages the current fragment of the model over all ranks. The model's buffers are averaged
+        together with the first fragment of the model."""
         if self.copied is not None:
             yield self.copied
         if self.compressed:
@@ -190,7 +194,7 @@ class DiLoCo(ByAllreduce, name="diloco"):
 
     @property
     def part(self) -> slice:
-        """Slice of the parameter vector that is the fragment being averaged."""
+        """Slice of the parameter vector that is the current fragment."""
         return self.parts[self.fragment]
 
     def outer_step(self):
@@ -204,13 +208,13 @@ class DiLoCo(ByAllreduce, name="diloco"):
         self.due, self.exchange, self.copied = -1, None, None
 
     def take_over_buffers(self):
-        """Set the model's buffers to the averaged buffers, plus the changes of this rank's buffers since the average
-        began."""
+        """Set the model's buffers to the averaged buffers, plus the changes of this rank's buffers since they were
+        copied for the average."""
         buffers = self.replica.buffers.tensor
         if self.options.delay:
             add_difference_of_buffers(buffers, self.buffers.tensor, self.buffers_sent)
         else:
-            buffers.copy_(self.buffers.tensor)  # a copy does not round
+            buffers.copy_(self.buffers.tensor)  # a copy does not round, but an addition would
 
     def drain(self):
         if self.exchange is not None:

@@ -28,12 +28,12 @@ class DPSGD(OnTopology, name="dpsgd"):
         g = grad(x)                                     # at the model before mixing, and so is weight decay
         x = sum_j W[i, j] x_j - eta g                   # W: the topology's mixing matrix for this step
 
-    With ``period`` and ``first_exchange`` some steps have no exchange of models. In steps without an exchange W is the
-    identity matrix. Every run ends with a single merge of all models. If ``first_exchange`` is beyond the end of the
-    run, the merge at the end is the run's only exchange of models.
+    With ``period`` and ``first_exchange`` some steps have no exchange of models. In steps without an exchange of
+    models, the mixing matrix W is the identity matrix. Every run of `dpsgd` ends with one merge of all models. If
+    ``first_exchange`` is beyond the last step of the run, the merge at the end is the run's only exchange of models.
 
     A rank sends M (the bytes of the model) to each neighbour per step, 2M on a ring. In each step a rank waits for its
-    slowest neighbour. So one straggler slows down all ranks: a rank at a distance of d edges from the straggler gets at
+    slowest neighbour. One straggler slows down all ranks: a rank at a distance of d edges from the straggler gets at
     most d steps ahead of the straggler.
     """
 
@@ -66,7 +66,8 @@ class DPSGD(OnTopology, name="dpsgd"):
 
     @property
     def exchange_number(self) -> int | None:
-        """Number of the exchange of models in this step, counted from 0, or None if this step has no exchange."""
+        """Number of the exchange of models in the current step, counted from 0, or None if the current step has no
+        exchange."""
         number, rest = divmod(self.k - (self.options.first_exchange or 0), self.options.period or 1)
         return number if number >= 0 and not rest else None
 
@@ -88,8 +89,7 @@ class DPSGD(OnTopology, name="dpsgd"):
         if not weighted:
             self.update()
             return
-        # The change of x by mixing is computed before the update. The change is computed in the buffer of one received
-        # model.
+        # The change of x by mixing is computed before the update, in the buffer of one received model.
         (weight, change), *others = weighted
         mix(change, weight, [*others, (float(W[i, i]) - 1, self.x.tensor)])
         self.update()
@@ -98,10 +98,10 @@ class DPSGD(OnTopology, name="dpsgd"):
 
 
 def neighbour_exchange(comm, x, receivers: Iterable[int], incoming: dict):
-    """Schedule that sends the array ``x`` to the ranks ``receivers``, and receives one array from each rank ``source``
+    """Generator that sends the array ``x`` to the ranks ``receivers``, and receives one array from each rank ``source``
     in ``incoming`` into ``incoming[source]``.
 
-    The array ``x`` may be read but not written until the schedule has ended.
+    The array ``x`` may be read but not written until the generator has ended.
     """
     receiving = [comm.Irecv(array, source) for source, array in incoming.items()]
     yield receiving + [comm.Isend(x, receiver) for receiver in receivers]

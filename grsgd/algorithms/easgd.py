@@ -61,18 +61,18 @@ class EASGD(TriggeredAlgorithm, name="easgd"):
             x = x - d;  c = c + d
 
     With centre = "server", c is on rank 0, which trains as well. The other ranks send x to rank 0 and wait for d. In an
-    exchange a rank sends M (the bytes of the model) to rank 0, and rank 0 sends M back. The exchanges of rank 0 with
-    its own centre need no messages. With centre = "allreduce", all ranks have a copy of c and exchange at the same
-    step: c = c + allreduce(d). With centre = "allreduce" each of n ranks sends 2(n-1)/n M per exchange.
+    exchange a rank sends M (the bytes of the model) to rank 0, and rank 0 sends M back. Rank 0 needs no messages to
+    exchange its own model with the centre. With centre = "allreduce", all ranks have a copy of c and exchange at the
+    same step: c = c + allreduce(d). With centre = "allreduce" each of n ranks sends 2(n-1)/n M per exchange.
 
     An exchange subtracts d from a model and adds d to the centre, so only gradients change ``c + sum x``. (In the EASGD
-    paper a rank makes the exchange between the computation of its gradient and the update.) The result of training is
-    c. The snapshot of rank 0 contains c. The snapshots of the other ranks contain their own models, and have weight 0
-    in the average of all snapshots.
+    paper a rank makes the exchange between the computation of its gradient and the update.) The final model of the run
+    is the centre c. The snapshot of rank 0 contains the centre c. The snapshots of all ranks except rank 0 contain the
+    ranks' own models, and have weight 0 in the average of all snapshots.
 
     With momentum = 0.99 and nesterov = true in the optimizer, `EASGD` is the EAMSGD of the EASGD paper. The optimizers'
-    momentum is not exchanged. Ho, Wu, Liu 2018 mention an adaptive form of EASGD next to gossip; its details are
-    inferred (docs/reference/algorithms/server.md).
+    momentum is not exchanged. Ho, Wu, Liu 2018 mention an adaptive form of EASGD as well as of gossip; the details of
+    adaptive EASGD are inferred (docs/reference/algorithms/server.md).
     """
 
     paper = (
@@ -88,10 +88,10 @@ class EASGD(TriggeredAlgorithm, name="easgd"):
         self.exchanges = 0
         self.alpha = 0.9 / self.comm.size if self.options.alpha is None else self.options.alpha
         self.c: Flat | None = None
-        """The centre, on ranks that hold the centre; None on other ranks, in a run with one rank, and before
+        """The centre c, on ranks that hold the centre; None on other ranks, in a run with one rank, and before
         `start`."""
         self.lock = threading.Lock()
-        """Lock that is held on the server while c changes, by training or by a background schedule."""
+        """Lock that the server holds while training or a background task changes the centre c."""
         self.handlers = []
 
     @classmethod
@@ -141,7 +141,7 @@ class EASGD(TriggeredAlgorithm, name="easgd"):
             self.exchanges += 1
 
     def exchange_with_all(self):
-        """Schedule, called on all ranks at once, that exchanges all models with the centre through an all-reduce."""
+        """Generator, called on all ranks at once, that exchanges all models with the centre by an all-reduce."""
         d = self.d
         self.elastic(self.x.tensor, self.c.tensor, d.tensor)
         self.x.tensor.sub_(d.tensor)
@@ -150,7 +150,7 @@ class EASGD(TriggeredAlgorithm, name="easgd"):
         self.staleness[0] += self.comm.size - 1
 
     def exchange_here(self, mask: np.ndarray):
-        """Exchange this rank's model with the centre on this rank, without messages."""
+        """Exchange this rank's own model with the centre, which this rank holds, so that no messages are needed."""
         with self.lock:
             for packed, part in self.slices.selected(mask):
                 x, c, d = self.x.tensor[part], self.c.tensor[part], self.d.tensor[packed]
@@ -159,7 +159,7 @@ class EASGD(TriggeredAlgorithm, name="easgd"):
                 c.add_(d)
 
     def exchange_with_server(self, mask: np.ndarray):
-        """Schedule that sends this rank's model to the server, and subtracts the server's answer d from this rank's
+        """Generator that sends this rank's model to the server, and subtracts the server's answer d from this rank's
         model."""
         request, d = self.request(self.k, mask=mask), self.d
         self.slices.pack(mask, self.x.tensor, d.tensor)
@@ -170,7 +170,7 @@ class EASGD(TriggeredAlgorithm, name="easgd"):
             self.x.tensor[part].sub_(d.tensor[packed])
 
     def serve(self, worker: int):
-        """Schedule, run in the background of the server, that answers the requests of rank ``worker`` until ``worker``
+        """Generator, run in the background of the server, that answers the requests of rank ``worker`` until ``worker``
         has ended its training."""
         request = self.request(0)
         d = self.x.like()
@@ -190,7 +190,8 @@ class EASGD(TriggeredAlgorithm, name="easgd"):
             yield self.comm.Isend(message, worker, tags.EASGD_ELASTIC)
 
     def elastic(self, x, c, d):
-        """Set ``d`` to alpha (x - c), in place. The arguments ``d`` and ``x`` may be the same tensor."""
+        """Set ``d`` to alpha (x - c), in place, where c is the centre and alpha the option ``alpha``. The arguments
+        ``d`` and ``x`` may be the same tensor."""
         torch.sub(x, c, out=d).mul_(self.alpha)
 
     @property

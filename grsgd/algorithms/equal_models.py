@@ -1,4 +1,4 @@
-"""Comparison of the models of all ranks, for algorithms that keep models equal: regularly in training, and after
+"""Comparison of the models of all ranks, for algorithms that keep all models equal: every `EVERY` steps, and after
 training.
 
 A schedule is a generator that yields each object it waits for.
@@ -22,11 +22,11 @@ from grsgd.text import ranks_in_words
 torch = LazyModule("torch")
 
 EVERY = 100
-"""Number of steps between two comparisons of a sample of the model's parameters. A comparison takes 0.1 to 0.3 ms,
-which is 1 to 3 microseconds per step on average."""
+"""Number of steps from one comparison of a sample of the model's parameters to the next comparison. A comparison takes
+0.1 to 0.3 ms, which is 1 to 3 microseconds per step on average."""
 SAMPLE = 1024
-"""Largest number of elements of a model that one comparison in training reads. Successive comparisons read different
-elements."""
+"""Largest number of elements of a model that one comparison in training reads. Successive comparisons in training read
+different elements of the model."""
 CAUSES = (
     "did the learning rate differ (ReduceLROnPlateau on each rank's own loss), was a model or an optimizer's state "
     "loaded on one rank alone, did another optimizer step, or a layer write its own weights (Embedding(max_norm=...))?"
@@ -42,10 +42,10 @@ class EqualModels:
     """Comparison of all ranks' models with the model of rank 0, for an algorithm that keeps all ranks' models equal bit
     for bit.
 
-    If models differ, rank 0 warns once, training goes on, and `at_end` replaces the models by their mean. All messages
-    of the comparisons are left out of the algorithm's traffic. ``is_looked_at`` is False if models are never compared,
-    for example in simulated time, where the messages would change the simulated times. ``say`` is called on rank 0 with
-    the text of the warning as soon as models differ.
+    If models differ, rank 0 issues one warning, training goes on, and `at_end` replaces the models by their mean. The
+    messages of the comparisons of models do not count as the algorithm's traffic. If ``is_looked_at`` is False, models
+    are never compared, for example in simulated time, where the messages of comparisons would change the simulated
+    times. Rank 0 calls ``say`` with the text of the warning as soon as models differ.
     """
 
     def __init__(self, algorithm: Algorithm, is_looked_at: bool = True, say: Callable[[str], None] = warn):
@@ -60,17 +60,17 @@ class EqualModels:
         self._looks = 0
 
     def is_due(self, steps: int) -> bool:
-        """Return whether all ranks must call `look` after ``steps`` steps."""
+        """Return whether all ranks must call `look` after step number ``steps``."""
         return self.is_looked_at and steps % EVERY == 0
 
     def look(self, steps: int):
-        """Schedule, called on all ranks after ``steps`` steps, that compares a sample of the parameters with the
+        """Generator, called on all ranks after ``steps`` steps, that compares a sample of the parameters with the
         parameters of rank 0."""
         if not self.is_looked_at:
             return
         x = self.replica.params.tensor
         stride = -(-x.numel() // SAMPLE)
-        # 7919 is a prime, so successive samples read different elements, and all samples together read every element
+        # 7919 is a prime, so successive samples read different elements, and the samples together read every element
         first = 7919 * self._looks % stride
         self._looks += 1
         sample = x[first::stride].cpu().contiguous()
@@ -80,8 +80,8 @@ class EqualModels:
         yield from self._compare(numbers, np.searchsorted(begins, places, "right") - 1, f"after {steps} steps")
 
     def at_end(self):
-        """Schedule, called on all ranks after training, that compares all parameters, and replaces the parameters by
-        their mean if any differ."""
+        """Generator, called on all ranks after training, that compares all parameters, and replaces the parameters of
+        all ranks by their mean if any differ."""
         if not self.is_looked_at:
             return
         numbers = digests(p.data for p in self.replica.trained)
@@ -89,8 +89,8 @@ class EqualModels:
             yield from exact_average(self.comm, self.replica.params)
 
     def _compare(self, numbers: np.ndarray, parameters: np.ndarray, when: str):
-        """Schedule that returns whether any of ``numbers`` differs between ranks. ``parameters[i]`` is the index of the
-        parameter to which ``numbers[i]`` belongs."""
+        """Generator that returns whether any element of ``numbers`` differs between ranks. ``parameters[i]`` is the
+        index of the parameter to which ``numbers[i]`` belongs."""
         counts, mine = yield from differing(self.comm, numbers)
         if not counts.any():
             return False

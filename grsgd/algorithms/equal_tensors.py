@@ -1,5 +1,5 @@
-"""Schedules (generators that yield each object they wait for) that copy tensors of any kind from rank 0, or that make
-tensors equal on all ranks."""
+"""Functions that copy tensors of any kind from rank 0, or that make tensors equal on all ranks. Each function is a
+schedule (a generator that yields each object it waits for)."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ LONGEST = 2**28
 
 
 def copy_from_root(comm, tensors: list[torch.Tensor]):
-    """Schedule that copies dense tensors from rank 0 to all ranks, in place. A tensor is sent only if its digest on
-    some rank differs from its digest on rank 0. Each tensor must have the same size on all ranks."""
+    """Generator that copies dense tensors from rank 0 to all ranks, in place. A tensor is sent only if the digest
+    (checksum) of the tensor on some rank differs from the digest on rank 0. Each tensor must have the same size on all
+    ranks."""
     if comm.size > 1 and tensors:
         ranks, _ = yield from differing(comm, digests(tensors))
         for tensor, count in zip(tensors, ranks, strict=True):
@@ -31,7 +32,7 @@ def copy_from_root(comm, tensors: list[torch.Tensor]):
 
 
 def broadcast_tensor(comm, tensor: torch.Tensor):
-    """Schedule that copies a dense tensor from rank 0 to all ranks. The tensor may have any dtype and device, but must
+    """Generator that copies a dense tensor from rank 0 to all ranks. The tensor may have any dtype and device, but must
     have the same shape on all ranks."""
     if tensor.numel() == 0:
         return
@@ -43,10 +44,10 @@ def broadcast_tensor(comm, tensor: torch.Tensor):
 
 
 def differing(comm, numbers: np.ndarray):
-    """Schedule that compares int64 ``numbers`` with the numbers of rank 0.
+    """Generator that compares int64 ``numbers`` with the numbers of rank 0.
 
-    Returns two arrays with one element per number: the count of ranks on which the number differs (float64), and
-    whether the number differs on this rank (bool).
+    Returns two arrays with one element per number: how many ranks have a number different from rank 0's (float64), and
+    whether this rank's number is different (bool).
     """
     of_root = numbers.copy()
     yield from broadcast(comm, of_root)
@@ -61,11 +62,11 @@ def itself(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def make_equal(comm, tensors: list[torch.Tensor], to_write: Callable[[torch.Tensor], torch.Tensor] = itself):
-    """Schedule that makes dense tensors equal on all ranks, in place.
+    """Generator that makes dense tensors equal on all ranks, in place.
 
     A tensor that differs between ranks is replaced by its mean over all ranks, or by rank 0's tensor if its dtype is
-    neither real nor complex. A tensor whose size differs between ranks stays unchanged. For a tensor that differs
-    between ranks, ``to_write(tensor)`` returns a tensor with the same content, which is overwritten.
+    neither real nor complex. A tensor whose size differs between ranks stays unchanged. For each tensor that differs
+    between ranks, ``to_write(tensor)`` returns a tensor with the same content that may be overwritten.
     """
     if comm.size == 1 or not tensors:
         return
@@ -82,8 +83,8 @@ def make_equal(comm, tensors: list[torch.Tensor], to_write: Callable[[torch.Tens
 
 
 def average_tensor(comm, tensor: torch.Tensor):
-    """Schedule that replaces a dense tensor of real or complex numbers by its mean over all ranks, in place. The mean
-    is computed in float64."""
+    """Generator that replaces a dense tensor of real or complex numbers by its mean over all ranks, in place. The mean
+    of the tensor over all ranks is computed in float64."""
     tensor = torch.view_as_real(tensor) if tensor.is_complex() else tensor
     mean = Flat.zeros(tensor.numel(), torch.float64, torch.device("cpu"))
     mean.tensor.copy_(tensor.flatten())

@@ -28,11 +28,11 @@ class ExactDiffusion(OnTopology, name="exact_diffusion"):
         x = sum_j (I + W)[i, j] / 2 phi_j        # W: the topology's mixing matrix
         psi_prev = psi
 
-    In D-PSGD each model ends away from the optimum if the ranks' data differ, and the distance grows with the learning
-    rate. With exact diffusion the distance from the optimum comes only from the gradients' noise. With the same
-    gradients, the mean of all models is the same as in D-PSGD. A rank sends M (the bytes of the model) to each
-    neighbour per step, 2M on a ring, after the rank has computed its gradient. In each step a rank waits for its
-    slowest neighbour.
+    In D-PSGD the models end at a distance from the optimum if the ranks' data differ, and this distance grows with the
+    learning rate. With exact diffusion the distance from the optimum comes only from the gradients' noise. If all ranks
+    compute the same gradients with both algorithms, the mean of all models is the same in exact diffusion as in D-PSGD.
+    A rank sends M (the bytes of the model) to each neighbour per step, 2M on a ring, after the rank has computed its
+    gradient. In each step a rank waits for its slowest neighbour.
     """
 
     paper = (

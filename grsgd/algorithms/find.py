@@ -14,10 +14,8 @@ def find(name: str, allowed: Iterable[str] = ALGORITHMS) -> type[Algorithm]:
     Parameters
     ----------
     name
-        A key of `ALGORITHMS`, ``FILE.py:CLASS``, ``PACKAGE.MODULE:CLASS``, or the name of a plug-in. FILE is relative
-        to the working directory.
-    allowed
-        The keys of `ALGORITHMS` that an error message lists as allowed.
+        A key of `ALGORITHMS`, ``FILE.py:CLASS``, ``PACKAGE.MODULE:CLASS``, or the name of a plug-in. FILE is a path
+        relative to the working directory. allowed The keys of `ALGORITHMS` that an error message lists as allowed.
     """
     if name in ALGORITHMS:
         return ALGORITHMS[name]

@@ -54,19 +54,21 @@ class Gossip(TriggeredAlgorithm, OnTopology, name="gossip"):
             r = x                                               # on the ranks that have averaged
 
     Every rank answers requests in the background, one after the other, with its model s at the time of the answer. In
-    mode pair, the asking rank sends its model y back, and the answering rank sets ``x = x + (y - s)/2``. If x is still
-    s, the new x is the average of s and y. If the answering rank has taken steps after it sent s, x keeps the changes
-    by these steps. So pair exchanges keep the sum of all models. No request is refused, and no ranks wait in a circle.
-    A rank that has asked waits for the exchanges that its partner serves first. The served exchanges wait only for
-    messages under way.
+    mode pair, the asking rank sends its model y back, and the answering rank, which has sent its model s, sets ``x = x
+    + (y - s)/2``. If the answering rank's model x is still the sent model s, the new x is the average of s and y. If
+    the answering rank has taken steps after it sent its model s, its model x keeps the changes by these steps. So
+    exchanges in mode pair keep the sum of all models. No rank refuses a request, and ranks never wait for each other in
+    a circle. A rank that has sent a request waits until its partner has answered the requests that arrived earlier. To
+    answer a request, a rank waits only for messages under way, and never for the end of a step.
 
-    With ``compression`` the sent models are rounded. Pair exchanges still keep the sum of all models, because both
-    ranks set ``x = x + (x_j - s)/2`` with the rounded models x_j (received) and s (sent).
+    With ``compression`` the models in messages are rounded. Exchanges in mode pair still keep the sum of all models,
+    because both ranks set ``x = x + (x_j - s)/2`` with the rounded models x_j (received) and s (sent).
 
-    Jin et al. use the modes push and pull. The mode pair and all details of the adaptive form are inferred
-    (docs/reference/algorithms/gossip.md). In the modes pair and pull a rank waits for its partner. A push does not
-    wait, and is left out while the last push to the same neighbour has not been delivered. In a pair exchange each of
-    the two ranks sends M (the bytes of the model). In a push or a pull only one rank sends M.
+    Jin et al. use the modes push and pull. The mode pair and all details of adaptive gossip are inferred
+    (docs/reference/algorithms/gossip.md). In the modes pair and pull a rank waits until its partner has answered. In
+    mode push a rank does not wait, and leaves out a push while its last push to the same neighbour has not been
+    delivered. In mode pair each of the two ranks sends M (the bytes of the model) per exchange. In the modes push and
+    pull only one of the two ranks sends M (the bytes of the model) per exchange.
     """
 
     paper = (
@@ -82,25 +84,25 @@ class Gossip(TriggeredAlgorithm, OnTopology, name="gossip"):
         self.compressor = make_compressor(options, self.x.tensor) if options.compresses else None
         self.seed = context.seed
         self.messages = 0
-        """Number of models that this rank has written into messages. ``messages`` is part of the seed with which each
-        model is rounded."""
+        """Number of models that this rank has written into messages. ``messages`` is part of the seed for the random
+        rounding of each model."""
         self.begun = self.served = 0
         """`begun`: number of exchanges that this rank began. `served`: number of exchanges that another rank began with
         this rank."""
         self.times_due = 0
-        """Number of exchanges of this rank that were due, including the exchanges that were left out."""
+        """Number of exchanges that this rank should have begun, including exchanges that were left out."""
         self.serving = False
         self.lock = threading.Lock()
-        """Lock that training and background schedules hold while they change the model x."""
+        """Lock that the training loop and the background task hold while they change the model x."""
         self.offering: list = []
-        """Pollables of the message ``mine`` that is being sent; used in mode pair."""
+        """Pollables that are true when the message ``mine`` has been sent; used in mode pair."""
         self.finished: set[int] = set()
-        """Ranks that have sent this rank the message that they have ended their training."""
+        """Ranks that have told this rank that they have ended their training."""
         self.has_ended = self.is_closed = False
-        """`has_ended`: whether this rank has sent its neighbours the message that it has ended its training.
-        `is_closed`: whether this rank's model may no longer change."""
+        """`has_ended`: whether this rank has told its neighbours that it has ended its training. `is_closed`: whether
+        this rank's model may no longer change."""
         self.pushing = SendBuffers(self.x, compressor=self.compressor)
-        """Buffers of the models that are being sent; used in mode push."""
+        """Buffers for the models that this rank is sending; used in mode push."""
 
     @classmethod
     def traits_of(cls, options):
@@ -123,7 +125,7 @@ class Gossip(TriggeredAlgorithm, OnTopology, name="gossip"):
         if self.comm.size > 1:
             self.server = self.driver.start(self.serve())
 
-    # ---- the trainer
+    # ---- methods that the training loop runs
 
     def step(self):
         with self.lock:
@@ -149,10 +151,10 @@ class Gossip(TriggeredAlgorithm, OnTopology, name="gossip"):
             yield from self.ask(j, mask)
 
     def ask(self, j: int, mask: np.ndarray):
-        """Schedule that asks rank ``j`` for an exchange of the model's slices in ``mask``, in mode pair or pull."""
+        """Generator that asks rank ``j`` to exchange the model's slices in ``mask``, in mode pair or pull."""
         served = self.served  # `served` is read before `serving`, because the exchange may end between the two reads
         if self.serving:
-            # The exchange under way replaces half of this rank's model. A second exchange at the same time would
+            # The exchange under way replaces half of this rank's model. A second exchange at the same moment would
             # replace more than half.
             what = "the end of an exchange that another rank has begun"
             yield Until(lambda: self.served > served, what, in_background=True)
@@ -160,7 +162,7 @@ class Gossip(TriggeredAlgorithm, OnTopology, name="gossip"):
         request = self.request(self.comm.rank, self.k, mask=mask)
         try:
             yield self.send_request(request, j), self.comm.Irecv(self.theirs.buffer, j, tags.GOSSIP_ANSWER)
-        except LostRank:  # rank `j` has died: this step has no exchange
+        except LostRank:  # rank `j` has died, so this step has no exchange
             if not self.comm.survives_deaths:
                 raise
             return
@@ -196,8 +198,8 @@ class Gossip(TriggeredAlgorithm, OnTopology, name="gossip"):
             return self.x.tensor.clone(), self.replica.buffers.tensor.clone()
 
     def drain(self):
-        """Schedule that answers requests after this rank's own training, until all its neighbours have ended their
-        training."""
+        """Generator that answers requests after this rank's own training, until all neighbours of this rank have ended
+        their training."""
         if self.comm.size > 1:
             yield from until_over(self.offering)
             yield from self.pushing.until_delivered()
@@ -221,11 +223,11 @@ class Gossip(TriggeredAlgorithm, OnTopology, name="gossip"):
         if self.has_ended and rank not in self.comm.lost:
             self.send_request(self.last_request, rank)
 
-    # ---- the background
+    # ---- methods of the background task
 
     def serve(self):
-        """Schedule, run in the background, that answers other ranks' requests and receives their models until all ranks
-        that may send requests have ended their training."""
+        """Generator, run in the background, that answers other ranks' requests and receives their models until all
+        ranks that may send requests have ended their training."""
         request = self.request(0, 0)
         s, offer = self.new_message(), self.new_message()
         while self.comm.survives_deaths or not self.all_have_finished():
@@ -247,7 +249,7 @@ class Gossip(TriggeredAlgorithm, OnTopology, name="gossip"):
             try:
                 yield messages
                 is_whole = True
-            except LostRank:  # the asking rank has died: this rank's model stays unchanged
+            except LostRank:  # the asking rank has died, so this rank's model stays unchanged
                 if not self.comm.survives_deaths:
                     raise
                 is_whole = False
@@ -263,21 +265,22 @@ class Gossip(TriggeredAlgorithm, OnTopology, name="gossip"):
                 self.served += 1
 
     def take(self, x, y, s):
-        """Merge the received model ``y`` into ``x`` on the rank that was asked. ``s`` is the model that this rank has
-        sent in its answer."""
+        """Merge the received model ``y`` into this rank's model ``x``, on the rank that has answered a request. ``s``
+        is the model that this rank has sent in its answer."""
         if self.options.mode == "pair":
             add_difference(x, y, s, 0.5)
         elif self.options.mode == "push":
             x.lerp_(y, 0.5)
 
-    # ---- the trainer and the background
+    # ---- methods of the trainer and of the background task
 
     def merged(self, step: int, mask: np.ndarray):
         self.staleness[self.k - step] += 1
         self.trigger.exchanged(self.x.tensor, self.k, mask)
 
     def write(self, message: ModelMessage, mask: np.ndarray):
-        """Copy the slices of this rank's model in ``mask``, and this rank's number of steps, into ``message``."""
+        """Copy the slices of this rank's model that ``mask`` selects, and this rank's number of steps, into
+        ``message``."""
         self.slices.pack(mask, self.x.tensor, message.x.tensor)
         message.step, message.sender = self.k, self.comm.rank
         message.seal((self.seed, self.comm.rank, self.messages))
@@ -287,7 +290,8 @@ class Gossip(TriggeredAlgorithm, OnTopology, name="gossip"):
         return ModelMessage(self.x, self.compressor)
 
     def content(self, message: ModelMessage, mask: np.ndarray):
-        """Return the part of ``message`` that is sent: the header, and the slices of the model in ``mask``."""
+        """Return the part of ``message`` that is sent: the header, and the slices of the model that ``mask``
+        selects."""
         if mask.all():
             return message.buffer
         return message.buffer[: UNWEIGHTED_HEADER + self.slices.size(mask) * self.x.array.itemsize]

@@ -1,4 +1,4 @@
-"""Gradient tracking: every rank estimates the mean gradient of all ranks, and updates its model with this estimate
+"""Gradient tracking: every rank estimates the mean gradient of all ranks, and updates its model with the estimate
 (Nedic, Olshevsky, Shi 2017, DIGing).
 
 A schedule is a generator that yields each object it waits for.
@@ -33,9 +33,9 @@ class GradientTracking(DPSGD, name="gradient_tracking"):
         y = sum_j W[i, j] y_j + g - g_prev                      # y = g in the first step
         x = sum_j W[i, j] x_j - eta y;  g_prev = g
 
-    The sum of all trackers is the sum of all gradients, so each tracker approaches the mean gradient. The models of all
-    ranks reach the same optimum even if the ranks' data differ. A rank sends 2M (M: bytes of the model) to each
-    neighbour per step, 4M on a ring. In each step a rank waits for its slowest neighbour.
+    The sum of all ranks' trackers y is the sum of all gradients, so each tracker approaches the mean gradient. The
+    models of all ranks reach the same optimum even if the ranks' data differ. A rank sends 2M (M: bytes of the model)
+    to each neighbour per step, 4M on a ring. In each step a rank waits for its slowest neighbour.
     """
 
     paper = (
@@ -72,7 +72,7 @@ class GradientTracking(DPSGD, name="gradient_tracking"):
         self.exchange = self.driver.start(self.exchange_with_neighbours())
 
     def exchange_with_neighbours(self):
-        """Schedule, run in the background, that sends this rank's model and tracker to its neighbours, and receives
+        """Generator, run in the background, that sends this rank's model and tracker to its neighbours, and receives
         their models and trackers."""
         i, k = self.comm.rank, self.k
         receiving = [
@@ -92,8 +92,8 @@ class GradientTracking(DPSGD, name="gradient_tracking"):
         yield from super().step()
 
     def update_tracker(self):
-        """Schedule that mixes the trackers, adds the change of this rank's gradient to its tracker, and replaces the
-        gradient by the tracker."""
+        """Generator that mixes the trackers of the neighbours, adds the change of this rank's gradient to its tracker,
+        and replaces the gradient by the tracker."""
         i, W, trained = self.comm.rank, self.topology.matrix(self.k), self.replica.trained
         neighbours = self.topology.in_neighbours(i, self.k)
         weights = [float(W[i, j]) for j in neighbours]
@@ -101,7 +101,7 @@ class GradientTracking(DPSGD, name="gradient_tracking"):
         for p in trained:
             if p.grad is not None and p.grad.is_sparse:
                 raise RuntimeError(f"gradient_tracking: the gradient of {self.replica.name_of(p)} is sparse")
-            if p.grad is None:  # the rank's samples do not use this parameter
+            if p.grad is None:  # the samples of this step do not use the parameter
                 p.grad = torch.zeros_like(p)
         grads = [p.grad for p in trained]
         held = yield from self.memory.take_all(grads, self.room)

@@ -68,15 +68,16 @@ class GRSGD(PushSum, name="grsgd"):
         if k % H == 0 and the last message to neighbour j has been delivered:
             a = a/2;  send (x, a) to j                  # a random neighbour, or as ``policy`` says
 
-    A push sends M + 8 bytes (M: bytes of the model).
+    A push (a message with a model) has M + 8 bytes (M: bytes of the model).
 
     With ``outer_lr`` a rank takes an outer step before it pushes (not from the paper)::
 
         d = x_prev - x;  u = outer_momentum u + d
         x = x_prev - outer_lr (d + outer_momentum u);  x_prev = x
 
-    With ``outer_lr``, received models are merged into x_prev as well as into x. So d is the change of x by this rank's
-    own steps, without the changes by merges. A merge scales d by a/(a + b), like the rank's own part of x.
+    With the option ``outer_lr``, received models are merged into x_prev (the model after the last outer step) as well
+    as into x. So d = x_prev - x is the change of x by this rank's own steps, without the changes by merges with other
+    ranks' models. A merge scales d by a/(a + b), like the rank's own part of x.
     """
 
     paper = (
@@ -136,7 +137,8 @@ class GRSGD(PushSum, name="grsgd"):
 
     def choose(self, neighbours):
         i, n = self.comm.rank, self.comm.size
-        upwards = sorted(neighbours, key=lambda j: (j - i) % n)  # on a ring: the successor and the predecessor
+        # on a ring, the neighbours are the successor and the predecessor
+        upwards = sorted(neighbours, key=lambda j: (j - i) % n)
         if self.options.policy == "random":
             return upwards[self.rng.integers(len(upwards))]
         return upwards[self.pushes % len(upwards) if self.options.policy == "alternate" else 0]

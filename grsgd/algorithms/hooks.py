@@ -8,10 +8,11 @@ from grsgd.errors import ConfigError
 
 
 def schedule_of(hook: Callable):
-    """Schedule that calls ``hook``, and runs the generator that ``hook`` may return. Returns the result of the hook's
+    """Generator that calls ``hook``, and runs the generator that ``hook`` may return. Returns the result of the hook's
     generator, or None if ``hook`` returns None.
 
-    Raises ConfigError if ``hook`` returned an object that ``hook`` should have yielded.
+    Raises ConfigError if ``hook`` returned an object that ``hook`` should have yielded, in order to wait for the
+    object.
     """
     schedule = hook()
     if schedule is None:

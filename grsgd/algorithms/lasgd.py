@@ -74,17 +74,17 @@ class LASGD(ByAllreduce, name="lasgd"):
                        a = allreduce(s) / n                                     # while the trainer goes on
                        x = x + (a - s)
 
-    So x becomes the average plus the steps that this rank has taken during the all-reduce. Only gradients change the
-    mean of all models. A late average delays only the moment when the ranks' models come closer together. With merge =
-    ``overwrite``, x = a, and the steps taken during the all-reduce are lost. With merge = ``cocod`` (CoCoD-SGD), a rank
-    merges exactly Hmin steps after the snapshot s, and waits if the average has not arrived. With merge = ``anchor``
-    (Overlap-Local-SGD), x is pulled towards an anchor z at each snapshot, and z is moved to the average with slow
-    momentum.
+    The model x becomes the average of all models plus the changes by the steps that this rank has taken during the
+    all-reduce. Only gradients change the mean of all models. An average that arrives late only delays the moment at
+    which the ranks' models come closer together. With merge = ``overwrite``, the average replaces x, and the steps
+    taken during the all-reduce are lost. With merge = ``cocod`` (CoCoD-SGD), a rank merges the average exactly Hmin
+    steps after its snapshot s, and waits if the average has not arrived. With merge = ``anchor`` (Overlap-Local-SGD), x
+    is pulled towards an anchor z at each snapshot, and z is moved to the average with slow momentum.
 
-    An all-reduce ends when the last rank has joined. A slow rank joins an all-reduce in the background of its training.
-    So the training of the other ranks never waits for a slow rank; only the all-reduces of the other ranks wait. Each
-    of n ranks sends 2(n-1)/(n Hmin) M per step (M: bytes of the model), and less if all-reduces take longer than Hmin
-    steps.
+    An all-reduce ends when the last rank has taken part. A slow rank takes part in an all-reduce in the background of
+    its own training. The training of other ranks never waits for a slow rank; only the all-reduces wait for the slow
+    rank. Each of n ranks sends 2(n-1)/(n Hmin) M per step (M: bytes of the model), and fewer bytes if all-reduces take
+    longer than Hmin steps.
     """
 
     paper = (
@@ -104,16 +104,17 @@ class LASGD(ByAllreduce, name="lasgd"):
         self.ended = self.at_rest = self.in_flight = False
         self.between_steps = True
         self.since = 0.0
-        """Time at which this rank last ended a step or a round, in seconds of the driver's clock."""
+        """Time at which this rank last ended a step or an all-reduce, in seconds of the driver's clock."""
         self.lock = threading.Lock()
         self.is_claimed = False
-        """Whether the background schedule copies or changes the model, so that a step must wait before its update."""
+        """Whether the background task is copying or changing the model, so that a step must wait before it updates the
+        model."""
         self.memory = outer_memory(self.x, options.outer_state)
         self.room = self.memory.room(self.x)
         self.buffers = [self.replica.buffers] if self.replica.buffers.array.size else []
         self.s, self.a = ([self.memory.like(self.x), *(flat.like() for flat in self.buffers)] for _ in range(2))
-        """Snapshots of this rank's parameters and buffers in a round, and the averages of these snapshots over all
-        ranks."""
+        """Snapshots of this rank's parameters and buffers in the current round, and the averages of these snapshots
+        over all ranks."""
         if self.options.merge == "anchor":
             self.z, self.v = (self.memory.wide(self.x).tensor for _ in range(2))
 
@@ -131,11 +132,11 @@ class LASGD(ByAllreduce, name="lasgd"):
 
     @property
     def left_out(self):
-        """Number of this rank's steps that averages have overwritten."""
+        """Number of this rank's steps whose changes were overwritten by averages."""
         is_overwritten = self.options.merge == "overwrite"
         return sum(flight * count for flight, count in self.staleness.items()) if is_overwritten else 0
 
-    # ---- the trainer
+    # ---- methods that the training loop runs
 
     def start(self):
         if self.options.merge == "anchor":
@@ -152,7 +153,7 @@ class LASGD(ByAllreduce, name="lasgd"):
         with self.lock:
             self.between_steps = False
             has_joined = self.in_flight and self.is_blocking()
-        if has_joined:  # an all-reduce began while this rank was idle
+        if has_joined:  # an all-reduce began while this rank took no steps
             yield Until(lambda: not self.in_flight, "the average of all models", in_background=True)
 
     def step(self):
@@ -166,8 +167,8 @@ class LASGD(ByAllreduce, name="lasgd"):
         self.between_steps = True
 
     def updates(self) -> bool:
-        """Take the optimizer's step unless the background schedule has claimed the model; return whether the step was
-        taken."""
+        """Take the optimizer's step unless the background task is copying or changing the model. Return whether the
+        step was taken."""
         with self.lock:
             if not self.is_claimed:
                 self.update()
@@ -175,7 +176,7 @@ class LASGD(ByAllreduce, name="lasgd"):
             return not self.is_claimed
 
     def must_wait(self) -> bool:
-        """Return whether training must wait for the background schedule `communicate`."""
+        """Return whether training must wait for the background task `communicate`."""
         options = self.options
         with self.lock:
             ahead = self.h - self.h_last
@@ -185,16 +186,16 @@ class LASGD(ByAllreduce, name="lasgd"):
             return limit is not None and ahead >= limit
 
     def is_blocking(self) -> bool:
-        """Return whether training waits for the average of the current round, which replaces the model. The returned
-        value is the same on all ranks."""
+        """Return whether training stops in the current round until the average has replaced the model. `is_blocking`
+        returns the same value on all ranks."""
         warmup, resync = self.options.warmup, self.options.resync
         return self.rounds < warmup or (resync > 0 and (self.rounds + 1) % resync == 0)
 
     def is_idle(self) -> bool:
-        """Return whether this rank has taken no step for IDLE_SECONDS, for example in a barrier.
+        """Return whether this rank has taken no step for `IDLE_SECONDS`, for example because it waits in a barrier.
 
-        A round must not wait for the next step of a rank that waits in a barrier, because the other ranks may reach
-        this barrier only after the round.
+        If a rank waits in a barrier, an all-reduce must not wait for the rank's next step, because other ranks may
+        reach the barrier only after the all-reduce.
         """
         return self.between_steps and self.driver.clock() - self.since > IDLE_SECONDS
 
@@ -207,10 +208,10 @@ class LASGD(ByAllreduce, name="lasgd"):
         if self.comm.size > 1:
             yield self.averaging
 
-    # ---- the communicator
+    # ---- methods of the communicator, the background task
 
     def communicate(self):
-        """Schedule, run in the background, that averages all models in rounds until all ranks have ended their
+        """Generator, run in the background, that averages all models in rounds until all ranks have ended their
         training. A rank that has ended its training still joins the rounds of the other ranks."""
         while True:
             yield Until(self.is_due, "local steps to average")
@@ -234,14 +235,14 @@ class LASGD(ByAllreduce, name="lasgd"):
         return 1 if self.rounds < self.options.warmup else self.options.Hmin
 
     def all_ended(self):
-        """Schedule that returns whether every rank has ended its training. The returned value is the same on all
+        """Generator that returns whether every rank has ended its training. `all_ended` returns the same value on all
         ranks."""
         ended = np.array([float(self.ended)])
         yield from halving_doubling_allreduce(self.uncounted_comm, ended, tags.LASGD_ROUND)
         return ended[0] == self.comm.size
 
     def begin_round(self):
-        """Schedule that copies this rank's model for the average over all ranks."""
+        """Generator that begins a round: it copies this rank's model for the average over all ranks."""
         with self.lock:
             self.is_claimed = self.in_flight = True
         held = yield from self.memory.take(self.x, self.room)
@@ -257,7 +258,7 @@ class LASGD(ByAllreduce, name="lasgd"):
             self.is_claimed = False
 
     def merge(self):
-        """Schedule that merges the average of a round into this rank's model."""
+        """Generator that merges the average of the current round into this rank's model."""
         with self.lock:
             self.is_claimed = True
         flight, merge = self.h - self.h_last, self.options.merge

@@ -1,4 +1,4 @@
-"""The order in which every loop calls the hooks of an algorithm."""
+"""Order in which every training loop calls the hooks of an algorithm, in the class `Lifecycle`."""
 
 from grsgd.algorithms.base import Algorithm
 from grsgd.algorithms.central import rest_of
@@ -6,8 +6,8 @@ from grsgd.algorithms.hooks import schedule_of
 
 
 class Lifecycle:
-    """Calls of the hooks that start, begin and end one rank's algorithm. Each method of `Lifecycle` is a schedule (a
-    generator that yields each object it waits for).
+    """Object that calls the hooks which start, begin and end one rank's algorithm. Each method of `Lifecycle` is a
+    schedule (a generator that yields each object it waits for).
 
     A training loop calls `begin` before the first step, and again after each `rest`. Between `begin` and `rest` a
     training loop calls the algorithm's hooks for steps. A training loop calls `drain` after the last step, and
@@ -19,13 +19,14 @@ class Lifecycle:
         self.has_started = self.has_begun = False
 
     def start(self):
-        """Start the algorithm, whose replica holds the first model; do nothing if the algorithm has already started."""
+        """Start the algorithm, whose replica holds the model at the beginning of the run; do nothing if the algorithm
+        has already started."""
         if not self.has_started:
             self.has_started = True
             yield from schedule_of(self.algorithm.start)
 
     def begin(self):
-        """Begin the algorithm's background activities, unless these activities have begun. If the algorithm has not
+        """Begin the algorithm's background activities, unless they have already begun. If the algorithm has not
         started, `begin` calls `start` first."""
         if not self.has_begun:
             self.has_begun = True

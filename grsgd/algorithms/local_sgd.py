@@ -26,9 +26,9 @@ class LocalSGD(ByAllreduce, name="local_sgd"):
             u = beta u + (x_prev - xbar) / eta          # SlowMo, BMUF: momentum of the averages
             x = x_prev - alpha eta u;  x_prev = x
 
-    With beta = 0 and alpha = 1, the default values, the outer step is x = xbar. The momentum of each rank's optimizer
-    is not averaged. With the option variant = ring, each of n ranks sends 2(n-1)/(nH) M per step (M: bytes of the
-    model). Every H steps all ranks wait for the slowest rank.
+    With the default values beta = 0 and alpha = 1, the outer step sets x to the mean of all models. The momentum of
+    each rank's own optimizer is not averaged. With the option variant = ring, each of n ranks sends 2(n-1)/(nH) M per
+    step (M: bytes of the model). Every H steps all ranks wait for the slowest rank.
     """
 
     paper = (
@@ -49,8 +49,8 @@ class LocalSGD(ByAllreduce, name="local_sgd"):
     def __init__(self, options, replica, optimizer, context):
         super().__init__(options, replica, optimizer, context)
         self.xbar, self.buffers = self.x.like(), self.replica.buffers.like()
-        """Copies of parameters and buffers, which are averaged in place of the model. If a run is stopped during an
-        average, the model stays unchanged."""
+        """Copies of the model's parameters and buffers, which are averaged in place of the model. The model stays
+        unchanged if the run is stopped while the copies are averaged."""
         self.slow = self.options.beta != 0 or self.options.alpha != 1
         if self.slow:
             self.u, self.x_prev = self.x.wide().tensor, self.x.wide().tensor
@@ -88,7 +88,7 @@ class LocalSGD(ByAllreduce, name="local_sgd"):
     def outer_step(self):
         xbar, x_prev, u = self.xbar.tensor, self.x_prev, self.u
         eta = self.optimizer.param_groups[0]["lr"]
-        if eta == 0:  # a warm-up begins with learning rate 0, at which no model changes
+        if eta == 0:  # a warm-up begins with learning rate 0, so no model has changed yet
             return
         u.mul_(self.options.beta).add_(x_prev - xbar, alpha=1 / eta)
         x_prev.sub_(u, alpha=self.options.alpha * eta)

@@ -39,12 +39,13 @@ class NoLoCo(Algorithm, name="noloco"):
             x_prev = x_prev + u
             x = x_prev
 
-    All ranks draw the same pairs of a round, from the seed and the number of the round. If the number of ranks is odd,
-    one rank has no partner and uses only its own d and x_prev.
+    All ranks draw the same pairs of ranks for a round, from the run's seed and the number of the round. If the number
+    of ranks is odd, one rank has no partner and uses only its own d and x_prev in the outer step.
 
-    Each rank sends only one combination of its x and x_prev to its partner, which is M/H bytes per step (M: bytes of
-    the model). The mean of all x_prev changes as if all ranks' models were averaged. The inner optimizer's state and
-    the model's buffers are not exchanged. Every H steps a rank waits for its partner, but for no other rank.
+    Each rank sends its partner only one array, a combination of x and x_prev: M/H bytes per step on average (M: bytes
+    of the model). The mean of all ranks' x_prev changes as if the models of all ranks were averaged. The inner
+    optimizer's state and the model's buffers are not exchanged. Every H steps a rank waits for its partner, but for no
+    other rank.
     """
 
     paper = (
@@ -76,16 +77,16 @@ class NoLoCo(Algorithm, name="noloco"):
             yield from self.outer_step(self.partner(self.k // self.options.H))
 
     def partner(self, number: int) -> int:
-        """Return the partner of this rank in round ``number``. If this rank has no partner in the round, return this
-        rank's own number."""
+        """Return the rank with which this rank exchanges models in round ``number``. If this rank has no partner in the
+        round, return this rank's own number."""
         order = generator(Purpose.PAIRS, self.seed, number).permutation(self.comm.size).tolist()
         other = order.index(self.comm.rank) ^ 1
         return order[other] if other < len(order) else self.comm.rank
 
     def outer_step(self, j: int):
-        """Schedule that takes the outer step together with rank ``j``, or alone if ``j`` is this rank."""
+        """Generator that takes the outer step together with rank ``j``, or alone if ``j`` is this rank."""
         options, x_prev, mean = self.options, self.x_prev, self.mine.tensor
-        # ``mean`` becomes a sum whose mean over the pair is outer_lr d + pull (mean of x_prev):
+        # ``mean`` becomes a sum whose mean over the pair of ranks is outer_lr d + pull (mean of x_prev):
         yield from self.memory.copy(self.x, self.mine)
         mean.mul_(options.outer_lr).add_(x_prev, alpha=options.pull - options.outer_lr)
         if j != self.comm.rank:

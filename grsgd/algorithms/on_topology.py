@@ -1,4 +1,4 @@
-"""Base class of algorithms whose ranks exchange models with their neighbours in a graph, which the option ``topology``
+"""Base class of algorithms whose ranks exchange models with their neighbours in the graph that the option ``topology``
 names."""
 
 from dataclasses import replace
@@ -10,10 +10,10 @@ from grsgd.comm.topologies.topology import Topology
 
 
 class OnTopology(Algorithm, name=None):
-    """Base class of algorithms whose ranks exchange with neighbours in a graph. The options of a derived class need the
-    field ``topology: str = Field("ring", **topology.OPTION)``.
+    """Base class of algorithms whose ranks exchange models with their neighbours in a graph. The options of a class
+    derived from `OnTopology` need the field ``topology: str = Field("ring", **topology.OPTION)``.
 
-    If the graph is defined for one number of ranks only, the trait ``survives_deaths="together"`` becomes False.
+    If the graph exists for one number of ranks only, the trait ``survives_deaths`` is False in place of ``"together"``.
     """
 
     @cached_property
@@ -34,8 +34,8 @@ class OnTopology(Algorithm, name=None):
 
     @staticmethod
     def most_neighbours(options, ranks: int) -> int:
-        """Return the largest number of different ranks that send to the same rank in any steps, among ``ranks``
-        ranks."""
+        """Return the largest number of in-neighbours of any of ``ranks`` ranks, where the in-neighbours of all steps
+        are counted together."""
         graph = topology.build(options.topology, ranks)
         return max(len(graph.in_neighbours(rank)) for rank in range(ranks))
 

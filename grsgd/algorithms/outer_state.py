@@ -29,7 +29,7 @@ ALL = slice(None)
 
 
 class FeedbackOptions(CompressionOptions):
-    """Options of algorithms whose only arrays of the model's size are the errors of compression."""
+    """Options of algorithms that keep no arrays of the model's size except the errors of compression."""
 
     outer_state: OuterState | None = Field(None, description=OUTER_STATE_MEANING)
 
@@ -41,8 +41,8 @@ class FeedbackOptions(CompressionOptions):
 
 
 def outer_memory(x: Flat, place: OuterState | None) -> OuterMemory:
-    """Return the memory for the algorithm's arrays: host memory if ``place`` is ``"host"`` and ``x`` lies in GPU
-    memory, else the memory of the model's device."""
+    """Return the memory in which the algorithm keeps its arrays: host memory if ``place`` is ``"host"`` and ``x`` lies
+    in GPU memory, else the memory of the model's device."""
     if place == "host" and x.tensor.is_cuda:
         return HostMemory(copier())
     return OuterMemory()
@@ -50,66 +50,70 @@ def outer_memory(x: Flat, place: OuterState | None) -> OuterMemory:
 
 @cache
 def copier():
-    """Return this process's object that copies arrays between GPU memory and pinned host memory."""
+    """Return the object that copies arrays between GPU memory and pinned host memory; each process has one such
+    object."""
     from grsgd.comm.gpu.memory import Memory
 
     return Memory()
 
 
 class OuterMemory:
-    """Memory of the model's own device. Copies within the memory of the model's device need no waiting.
+    """Memory of the model's own device, for arrays that an algorithm keeps from step to step. Copies within the memory
+    of the model's device need no waiting.
 
-    With each class of memory, an algorithm changes its model, or its gradient, in three steps: `take`, arithmetic with
-    the arrays of the memory, and `put`.
+    An algorithm changes its model or its gradient in three steps: `take` returns the array in this memory, the
+    algorithm computes with the array, and `put` copies the result back.
     """
 
     def like(self, x: Flat) -> Flat:
-        """Return an array of zeros in the memory that this object stands for, with the length and dtype of ``x``."""
+        """Return a new array of zeros in this memory, with the length and dtype of ``x``."""
         return x.like()
 
     def wide(self, x: Flat) -> Flat:
-        """Return an array of zeros in the memory that this object stands for, with the length of ``x``. The dtype is
-        float32 if ``x`` is of bfloat16, else the dtype of ``x`` (`Flat.wide`)."""
+        """Return a new array of zeros in this memory, with the length of ``x``. The new array is of float32 if ``x`` is
+        of bfloat16, else of the dtype of ``x`` (`Flat.wide`)."""
         return x.wide()
 
     def room(self, x: Flat) -> Flat:
-        """Return the array in which `take` returns ``x``. `OuterMemory` returns ``x`` itself, and `HostMemory` a new
-        array in host memory."""
+        """Return an array that can be given to `take` as ``room`` for ``x``. `OuterMemory` returns ``x`` itself,
+        because `take` copies nothing, and `HostMemory` returns a new array in host memory."""
         return x
 
     def result(self, x: Flat, room: Flat) -> Flat:
-        """Return the array in which the algorithm computes the next content of ``x`` before `put`: ``x``, or ``room``
-        if ``x`` does not lie in this memory."""
+        """Return the array in which the algorithm computes the new content of ``x`` before `put`: ``x``, or ``room`` if
+        ``x`` does not lie in this memory."""
         return x
 
     def begin_copy(self, x: Flat, into: Flat, part: slice):
-        """Begin to copy ``part`` of the model ``x`` into the same part of ``into``. Return a pollable that is true at
-        the end of the copy, or None if the copy has ended. The model must not change before the end of the copy."""
+        """Begin to copy the slice ``part`` of the model ``x`` into the same slice of ``into``. Return a pollable that
+        is true when the copy has ended, or None if the copy has already ended. The model must not change before the end
+        of the copy."""
         into.tensor[part].copy_(x.tensor[part])
 
     def copy(self, x: Flat, into: Flat, part: slice = ALL):
-        """Schedule that copies ``part`` of the model ``x`` into the same part of ``into``."""
+        """Generator that copies the slice ``part`` of the model ``x`` into the same slice of ``into``."""
         copied = self.begin_copy(x, into, part)
         if copied is not None:
             yield copied
 
     def take(self, x: Flat, room: Flat, part: slice = ALL) -> Generator:
-        """Begin to copy ``part`` of ``x`` into the same part of ``room``, unless ``x`` lies in this memory. Return a
-        schedule. The schedule returns the array that holds ``x`` in this memory: ``x`` or ``room``.
+        """Begin to copy the slice ``part`` of ``x`` into the same slice of ``room``, unless ``x`` lies in this memory.
+        Return a generator. The generator returns the array that holds the content of ``x`` in this memory: ``x`` or
+        ``room``.
 
-        ``x`` must not change before the schedule that `take` returns has ended.
+        ``x`` must not change before the generator that `take` returns has ended.
         """
         yield from ()
         return x
 
     def put(self, held: Flat, x: Flat, part: slice = ALL):
-        """Copy ``part`` of ``held``, an array of this memory, into the same part of ``x``, unless ``held`` and ``x``
-        are the same array."""
+        """Copy the slice ``part`` of ``held``, an array in this memory, into the same slice of ``x``, unless ``held``
+        and ``x`` are the same array."""
         if held is not x:
             x.tensor[part].copy_(held.tensor[part])
 
     def take_all(self, tensors: list[torch.Tensor], room: Flat):
-        """Schedule that returns tensors in this memory with the content of ``tensors``, which may have any dtype and
+        """Generator that returns tensors in this memory with the content of ``tensors``, which may have any dtype and
         shape. All ``tensors`` together must have at most as many elements as ``room``."""
         yield from ()
         return tensors
@@ -119,7 +123,8 @@ class OuterMemory:
 
 
 class HostMemory(OuterMemory):
-    """Pinned host memory, for a model in GPU memory. Copies to the host run while the GPU computes a gradient.
+    """Pinned host memory, for the arrays of an algorithm whose model lies in GPU memory. Arrays are copied to the host
+    while the GPU computes a gradient.
 
     The arithmetic with arrays of `HostMemory` runs on the host, and needs no array in GPU memory.
 
@@ -137,7 +142,7 @@ class HostMemory(OuterMemory):
         return Flat.of(host.view(str(x.array.dtype)))
 
     def wide(self, x):
-        return self.like(x)  # models of bfloat16 are trained on a CPU only
+        return self.like(x)  # models of bfloat16 are trained on CPUs only, so no array needs a wider dtype
 
     def room(self, x):
         return self.like(x)
@@ -160,7 +165,7 @@ class HostMemory(OuterMemory):
         self._wait(self.memory.copy_in(x.array, *self._bytes(held, part), self.memory.record_event()))
 
     def take_all(self, tensors, room):
-        whole = [tensor.contiguous() for tensor in tensors]  # `whole` must exist until the end of the copies
+        whole = [tensor.contiguous() for tensor in tensors]  # `whole` must exist until the GPU has read it
         octets, begin, after, event = room.array.view(np.uint8), 0, self.memory.record_event(), None
         held = []
         for tensor in whole:
@@ -169,7 +174,7 @@ class HostMemory(OuterMemory):
             begin += tensor.numel() * room.array.itemsize
             if tensor.numel():
                 event = self.memory.copy_out(octets_of(tensor), 0, host, after)
-        if event is not None:  # the last copy to the host ends last
+        if event is not None:  # copies to the host run in order, so the last copy ends last
             yield Until(lambda: event.done, "a copy of gradients to host memory")
         return held
 
@@ -183,12 +188,13 @@ class HostMemory(OuterMemory):
 
     @staticmethod
     def _wait(event):
-        """Wait until a copy to the GPU has ended. `put` does not yield during the wait for a copy, because a schedule
-        that is stopped at a yield must leave a whole model."""
+        """Wait until a copy to the GPU has ended. During the wait `put` does not yield, because a run may be stopped at
+        a yield, and the model would be only partly overwritten."""
         while not event.done:
             time.sleep(0)
 
     def _bytes(self, host: Flat, part: slice) -> tuple[int, np.ndarray]:
-        """Return the index of the first byte of ``part`` of the array ``host``, and the bytes of ``part``."""
+        """Return the index of the first byte of the slice ``part`` of the array ``host``, and the bytes of the
+        slice."""
         begin, _, _ = part.indices(host.array.size)
         return begin * host.array.itemsize, host.array[part].view(np.uint8)

@@ -1,5 +1,5 @@
-"""Trial before a run that measures the times of packets sent by the run's own transport. All ranks send packets at the
-same time in the trial, as in a step.
+"""Trial before a run that measures how many seconds packets take with the run's own transport. In the trial all ranks
+send packets at once, as in a step of training.
 
 A schedule is a generator that yields each object it waits for.
 """
@@ -16,18 +16,19 @@ from grsgd.comm.coded.scheme import ELEMENT_BYTES, MAX_PACKETS_IN_FLIGHT
 FIRST_ELEMENTS, MAX_ELEMENTS = 4096, 1 << 20
 """Numbers of elements of the shortest and of the longest packet that the trial uses to measure the time per byte."""
 LONG_SECONDS = 0.05
-"""Number of seconds that a packet must take to be long enough for a measurement of the time per byte."""
+"""Least number of seconds that a packet must take before the trial measures the time per byte with the packet."""
 LOOKS = 3
-"""Number of repeats in which a packet must take `LONG_SECONDS`. A single repeat is not enough, because a packet
-may be slow for other reasons than its length."""
+"""Number of repeats in which a packet must take at least `LONG_SECONDS`. One repeat of the measurement is not enough,
+because a packet may be slow for other reasons than its length."""
 MAX_PACKETS = 16
-"""Largest number of short packets that each rank sends at a time. With many ranks each rank sends fewer short packets
-at a time, but at least 2, because a step has at most MAX_PACKETS_IN_FLIGHT packets under way."""
+"""Largest number of short packets that each rank sends at once. With many ranks each rank sends fewer short packets at
+once, but at least 2, because at most MAX_PACKETS_IN_FLIGHT packets of a step may be under way."""
 
 
 class PacketTrial:
-    """Measurement of packets on one rank. The trial measures the times of packets to one rank and of packets to all
-    other ranks. The times of packets to other numbers of receivers are interpolated.
+    """Measurement, on one rank, of the seconds that packets take. The trial measures packets to one receiver, and
+    packets to all other ranks. The seconds of packets to any other number of receivers are interpolated between the two
+    measured numbers of receivers.
 
     Parameters
     ----------
@@ -36,9 +37,8 @@ class PacketTrial:
     driver
         Driver whose clock measures the seconds.
     length
-        Number of elements of a gradient. No packet of the trial has more elements.
-    empty
-        ``empty(size, dtype)`` makes an uninitialised array.
+        Number of elements of a gradient. No packet of the trial has more elements than a gradient. empty ``empty(size,
+        dtype)`` makes an uninitialised array.
     """
 
     def __init__(self, transport: Unicast, driver, length: int, empty: Callable):
@@ -51,7 +51,7 @@ class PacketTrial:
         self._short = empty(n * self.burst, "int32")
 
     def measure(self):
-        """Schedule, called on all ranks at once, that returns the measured `PacketSeconds`."""
+        """Generator, called on all ranks at once, that returns the measured `PacketSeconds`."""
         n = self.comm.size
         if n == 1:
             return NOTHING_SENT
@@ -73,8 +73,8 @@ class PacketTrial:
         return PacketSeconds(*(Toll.of(*pair, n) for pair in zip(*tolls, strict=True)), is_shared, sends_copies)
 
     def long_packet(self, receivers: int):
-        """Schedule, called on all ranks at once, that returns the number of elements of a long packet, and the seconds
-        that this packet takes."""
+        """Generator, called on all ranks at once, that returns the number of elements of a long packet, and the seconds
+        that the long packet takes."""
         size, packets = min(FIRST_ELEMENTS, self.longest), self.packets(receivers)
         while size < self.longest:
             action = partial(self.exchange, packets, size)
@@ -85,8 +85,8 @@ class PacketTrial:
         return size, (yield from self.time(packets, size))
 
     def packets(self, receivers: int, each: int = 1, senders=None) -> list[Packet]:
-        """Return the packets that this rank sends or receives, in an order that is the same on all ranks. Each of
-        ``senders``, by default all ranks, sends ``each`` packets to the next ``receivers`` ranks."""
+        """Return the packets that this rank sends or receives, in an order that is the same on all ranks. Each rank in
+        ``senders`` (by default all ranks) sends ``each`` packets to the next ``receivers`` ranks after the sender."""
         n = self.comm.size
         found = []
         for sender in range(n) if senders is None else senders:
@@ -96,12 +96,12 @@ class PacketTrial:
         return sorted(found, key=lambda packet: packet.order)
 
     def time(self, packets: list[Packet], size: int):
-        """Schedule, called on all ranks at once, that returns the seconds of an exchange of ``packets``, each of
+        """Generator, called on all ranks at once, that returns the seconds of an exchange of ``packets``, each of
         ``size`` elements."""
         return (yield from time(partial(self.exchange, packets, size), self.comm, self.driver, *self.how_often))
 
     def exchange(self, packets: list[Packet], size: int):
-        """Schedule, called on all ranks at once, that sends and receives ``packets``, each of ``size`` elements."""
+        """Generator, called on all ranks at once, that sends and receives ``packets``, each of ``size`` elements."""
         self.transport.next_round()
         buffer = self._short if size == 1 else self._buffers
         messages = []

@@ -1,4 +1,4 @@
-"""PowerSGD: the mean gradient of all ranks, compressed to matrices of low rank, which all-reduces can sum.
+"""PowerSGD: the mean gradient of all ranks, compressed to matrices of low rank, which can be summed by all-reduces.
 
 A schedule is a generator that yields each object it waits for.
 """
@@ -25,13 +25,13 @@ class PowerSGD:
         Q = mean over all ranks of M^T P
         gradient = P Q^T;  e = M - P Q^T
 
-    Each training step makes one iteration of the power method, which begins with the Q of the previous training step. A
-    gradient with more than two dimensions is treated as a matrix: the first dimension gives the rows, and all other
-    dimensions together give the columns. Gradients with fewer than two dimensions, and matrices whose P and Q would not
-    have fewer elements, are sent uncompressed.
+    In each training step PowerSGD makes one iteration of the power method, which begins with the matrix Q of the
+    previous step. A gradient with more than two dimensions is treated as a matrix: the first dimension gives the rows,
+    and all further dimensions together give the columns. A gradient is sent uncompressed if it has fewer than two
+    dimensions, or if its matrices P and Q together would have at least as many elements as the gradient.
 
     All ranks compute the matrix P from the same all-reduced sum. So the models of all ranks are equal bit for bit if
-    all ranks run on the same model of processor.
+    all ranks run on the same model of processor, which rounds in the same way.
 
     Source: Vogels, Karimireddy, Jaggi 2019, PowerSGD: Practical low-rank gradient compression for distributed
     optimization, algorithms 1 and 2.
@@ -64,8 +64,8 @@ class PowerSGD:
         sent = [(place.stop - place.start,) for place in self.whole]
         first, second = (sum(map(math.prod, shapes)) for shapes in (of_P + sent, of_Q))
         self.first, self.second = (Flat.zeros(n, e.dtype, e.device) for n in (first, second))
-        """The two arrays that all-reduces sum. The array ``first`` has all matrices P, and the gradients that are sent
-        uncompressed. The array ``second`` has all matrices Q."""
+        """The two arrays that all-reduces sum. The array ``first`` has the matrices P of all gradients, and the
+        gradients that are sent uncompressed. The array ``second`` has the matrices Q of all gradients."""
         self.e, self.Q = e, self.second.tensor
         if second and not self.Q.is_meta:
             self.Q.copy_(torch.from_numpy(generator(Purpose.COMPRESSION, seed).standard_normal(second)))
@@ -74,10 +74,11 @@ class PowerSGD:
         self.Qs = shaped(self.second.tensor, of_Q)
 
     def average(self, g: torch.Tensor, allreduce):
-        """Schedule that replaces the flat gradient ``g`` by an approximate mean over all ranks. ``allreduce(array)``
+        """Generator that replaces the flat gradient ``g`` by an approximate mean over all ranks. ``allreduce(array)``
         returns a generator that replaces ``array`` by its exact mean, and yields each object it waits for.
 
-        If the gradient of any rank is not finite, ``g`` becomes NaN on all ranks, and the errors ``e`` stay unchanged.
+        If the gradient of any rank is not finite, ``g`` becomes NaN on all ranks, and the errors of compression ``e``
+        stay unchanged.
         """
         Ms = [self.e[place].view(rows, others) for place, rows, others, _ in self.matrices]
         if is_finite(g):
@@ -113,7 +114,7 @@ def orthogonalise(P: torch.Tensor):
         column = P[:, k]
         before = column.norm()
         if k:
-            for _ in range(2):  # one subtraction alone leaves rounding errors
+            for _ in range(2):  # one subtraction leaves rounding errors, so a second one follows
                 column.sub_(P[:, :k] @ (P[:, :k].T @ column))
         length = column.norm()
         column.mul_(torch.where(length > 1e-6 * before, 1 / length, 0))

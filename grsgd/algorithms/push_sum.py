@@ -1,4 +1,4 @@
-"""Push-sum in which no rank waits for another rank: base class of the algorithms GRSGD and GoSGD."""
+"""Push-sum in which no rank waits for another rank, as the base class of the algorithms GRSGD and GoSGD."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from grsgd.models.flat import Flat
 torch = LazyModule("torch")
 
 MIN_WEIGHT = 1e-200
-"""Smallest push-sum weight with which a rank pushes its model. Each push halves the rank's weight. Without
-`MIN_WEIGHT`, the weight of a rank that receives no model would become zero."""
+"""Smallest push-sum weight with which a rank pushes its model. Each push halves the push-sum weight of the rank that
+pushes. Without `MIN_WEIGHT`, the push-sum weight of a rank that pushes often and receives nothing would become zero."""
 
 
 class PushSum(OnTopology, name=None):
@@ -31,13 +31,13 @@ class PushSum(OnTopology, name=None):
         if due() and the last message to j = choose(neighbours) has been delivered:
             a = a/2;  send (x, a) to j
 
-    At any moment the weights a of all n ranks and all messages sum to n. So only gradients change ``sum a x``, even if
-    messages are late or some ranks send more than others. The final model is ``sum a x / n``, after all messages have
-    arrived.
+    At any moment the weights a of all n ranks and all messages sum to n. Messages may be late, and some ranks may send
+    more than others, but only gradients change ``sum a x``. After all messages have arrived, the final model is ``sum a
+    x / n``, the weighted mean of the models x of n ranks.
 
-    When a process dies, its push-sum weight is lost, and the weight of its messages that have not arrived is lost as
-    well. A rank whose message to the dead process has not arrived adds the weight of this message to its own weight. A
-    new process that takes over the dead process's rank begins with a neighbour's model and weight 1. At the end the
+    When a process dies, its push-sum weight is lost, and so is the weight in its messages that have not arrived. A rank
+    whose message to the dead process has not arrived adds the weight in the message to its own weight. A new process
+    that takes over the dead process's rank begins with a neighbour's model and weight 1. At the end of the run the
     weights are scaled to sum to the number of remaining ranks, so the result is the mean of the remaining ranks'
     models.
 
@@ -45,9 +45,9 @@ class PushSum(OnTopology, name=None):
 
         a = a/2;  send (y, a) to j;  x = x + (x - y)
 
-    The addition of (x - y) keeps ``sum a x`` unchanged.
+    The addition of x - y, the rounding error, keeps ``sum a x`` unchanged.
 
-    A subclass defines when a push is `due`, which neighbour to `choose`, and makes the mailbox.
+    A subclass of `PushSum` defines when a push is `due`, which neighbour to `choose`, and how the mailbox is made.
     """
 
     traits = Traits(
@@ -55,15 +55,15 @@ class PushSum(OnTopology, name=None):
     )
     remembers = ("a", "k", "pushes")
     weighted = True
-    """Whether received models are merged by push-sum weight. If False, merges are plain averages, which change the mean
-    of all models."""
+    """Whether received models are merged by push-sum weight. If ``weighted`` is False, merges are plain averages, which
+    change the mean of all models."""
 
     def __init__(self, options, replica, optimizer, context):
         super().__init__(options, replica, optimizer, context)
         self.seed = context.seed
         self.a = 1.0
         self.pushes = 0
-        """Number of pushes of this rank that were due, including the pushes that were left out."""
+        """Number of pushes that this rank should have made, including pushes that were left out."""
 
     @classmethod
     def traits_of(cls, options):
@@ -77,11 +77,11 @@ class PushSum(OnTopology, name=None):
 
     @classmethod
     def streams(cls, options, ranks: int) -> int:
-        """Return the largest number of background schedules by which one of ``ranks`` ranks receives messages."""
+        """Return the largest number of background tasks by which one of ``ranks`` ranks receives messages."""
         return cls.most_neighbours(options, ranks)
 
     def make_mailbox(self, backpressure: bool) -> Mailbox:
-        """Return the mailbox for messages to and from all neighbours; see `Mailbox` for ``backpressure``."""
+        """Return the mailbox for models to and from all neighbours of this rank; see `Mailbox` for ``backpressure``."""
         receivers, sources = self.topology.out_neighbours(self.comm.rank), self.topology.in_neighbours(self.comm.rank)
         return Mailbox(
             self.comm,
@@ -97,7 +97,7 @@ class PushSum(OnTopology, name=None):
         )
 
     def due(self) -> bool:
-        """Return whether this rank must push its model after this step."""
+        """Return whether this rank must push its model after the current step."""
         raise NotImplementedError(f"{self.name}: algorithms with push-sum must define due()")
 
     def choose(self, neighbours: list[int]) -> int:
@@ -105,8 +105,8 @@ class PushSum(OnTopology, name=None):
         raise NotImplementedError(f"{self.name}: algorithms with push-sum must define choose()")
 
     def receive_from(self, sources: Collection[int]):
-        """Start background schedules that receive models, one schedule per rank in ``sources``. ``sources`` may be
-        `ANY_RANK` alone, for one schedule that receives from all ranks."""
+        """Start background tasks that receive models, one task per rank in ``sources``. ``sources`` may be `ANY_RANK`
+        alone, for one task that receives models from all ranks."""
         self.mailbox.open()
         self.receives_from_any = ANY_RANK in sources
         self.receiving = [self.driver.start(self.mailbox.receive_loop(source)) for source in sources]
@@ -125,8 +125,8 @@ class PushSum(OnTopology, name=None):
             self.pushes += 1
 
     def push(self, j: int):
-        """Send the model and half of its push-sum weight to rank ``j``, unless the last message to rank ``j`` is still
-        under way."""
+        """Send this rank's model and half of its push-sum weight to rank ``j``, unless the last message to rank ``j``
+        is still under way."""
         if self.mailbox.ready(j) and self.a > MIN_WEIGHT:
             if self.weighted:
                 self.a /= 2
@@ -135,7 +135,7 @@ class PushSum(OnTopology, name=None):
                 self.keep(self.x.tensor - message.x.tensor)
 
     def keep(self, left_out: torch.Tensor):
-        """Add the rounding error ``left_out`` of a sent message to this rank's model."""
+        """Add ``left_out``, the rounding error of a sent model, to this rank's model."""
         self.x.tensor.add_(left_out)
 
     def merge(self, message: ModelMessage):
@@ -146,8 +146,8 @@ class PushSum(OnTopology, name=None):
         self.a = self.merge_into(self.x, self.a, message.x, message.weight)
 
     def take_back(self, message: ModelMessage):
-        """Add the weight of ``message``, which was sent to a rank that has died, to this rank's weight. With
-        compression, merge the message's rounded model into this rank's model."""
+        """Add the push-sum weight in ``message``, which was sent to a rank that has died, to this rank's weight. With
+        compression, the rounded model in ``message`` is merged into this rank's model as well."""
         if self.weighted and self.options.compresses:
             self.take_in(message)
         elif self.weighted:
@@ -165,12 +165,12 @@ class PushSum(OnTopology, name=None):
                 self.driver.start(self.mailbox.receive_loop(source))
 
     def merge_oldest(self, older: ModelMessage, newer: ModelMessage):
-        """Merge ``older``, the oldest message of a full inbox, into the next message ``newer``."""
+        """Merge ``older``, the oldest message of a full inbox, into the message after it, ``newer``."""
         newer.weight = self.merge_into(newer.x, newer.weight, older.x, older.weight)
 
     def merge_into(self, x: Flat, a: float, y: Flat, b: float) -> float:
-        """Set ``x`` to the mean of ``x`` and ``y`` with the push-sum weights ``a`` and ``b``. Return the weight of the
-        mean."""
+        """Set ``x`` to the mean of ``x`` and ``y``, weighted by the push-sum weights ``a`` and ``b``. Return the
+        push-sum weight of the mean."""
         if not self.weighted:
             x.tensor.lerp_(y.tensor.to(x.tensor.dtype), 0.5)
             return a
@@ -179,7 +179,7 @@ class PushSum(OnTopology, name=None):
 
     def drain(self):
         yield from self.mailbox.close()
-        can_die = self.comm.survives_deaths  # after a process has died, a rank may have new neighbours
+        can_die = self.comm.survives_deaths  # if processes can die, a rank may get new neighbours
         yield Until(self.mailbox.has_ended, "the last messages of all neighbours") if can_die else self.receiving
         for message in self.mailbox.pop_received():
             self.merge(message)

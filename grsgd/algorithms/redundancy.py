@@ -1,5 +1,5 @@
-"""Choice of the redundancy with ``r = "auto"``: the r with the shortest step, predicted from short measurements of
-computing, coding and sending.
+"""Choice of the redundancy with ``r = "auto"``: the r with the shortest predicted step. The prediction uses short
+measurements of computing, coding and sending.
 
 A schedule is a generator that yields each object it waits for.
 """
@@ -24,15 +24,16 @@ from grsgd.comm.coded.multicast import Unicast
 from grsgd.comm.pollables import Compute
 
 MAX_PACKETS = 10_000
-"""Largest number of packets per step that a rank may send. Redundancies with more packets are not considered."""
+"""Largest number of packets per step that a rank may send. Redundancies that need more than `MAX_PACKETS` packets per
+rank and step are not considered."""
 SMALL_SHARE, SMALL_SAMPLES = 1 / 8, 2
 """Size of the small block with which the trial measures the fixed time per block: `SMALL_SHARE` of a rank's samples,
 but at least `SMALL_SAMPLES` samples."""
 
 
 class Measured(NamedTuple):
-    """Times that a trial has measured. ``codec`` has the coding times by redundancy, and is empty if coding takes no
-    time."""
+    """Times of computing, coding and sending that a trial has measured. ``codec`` has the coding times for each
+    redundancy, and is empty if coding takes no time."""
 
     computing: Computing
     codec: dict[int, CodecSeconds]
@@ -40,8 +41,8 @@ class Measured(NamedTuple):
 
 
 def allowed_redundancies(scheme: str, n: int, batch: int) -> list[int]:
-    """Return the values of ``r`` that are possible with a common batch of ``batch`` samples and need at most
-    `MAX_PACKETS` packets."""
+    """Return the values of the redundancy ``r`` that are possible if all ranks share a batch of ``batch`` samples, and
+    that need at most `MAX_PACKETS` packets."""
     return [
         r
         for r in range(1, n + 1)
@@ -50,10 +51,11 @@ def allowed_redundancies(scheme: str, n: int, batch: int) -> list[int]:
 
 
 def measure(scheme: str, allowed: list[int], transport: Unicast, driver, load: Load, length: int, empty: Callable):
-    """Schedule, called on all ranks at once, that returns the `Measured` times, which are equal on all ranks.
+    """Generator, called on all ranks at once, that measures computing, coding and sending. Returns a `Measured`, which
+    is equal on all ranks.
 
-    ``transport`` is of the same class as the run's transport, and its `open` has not been called. ``length`` is the
-    number of elements of a gradient. ``empty`` makes an array.
+    ``transport`` must be of the same class as the run's transport, and its method `open` must not have been called.
+    ``length`` is the number of elements of a gradient. ``empty(size, dtype)`` returns a new array of ``size`` elements.
     """
     computing = yield from measure_computing(transport.comm, driver, load)
     codec = {}
@@ -65,9 +67,9 @@ def measure(scheme: str, allowed: list[int], transport: Unicast, driver, load: L
 
 
 def measure_computing(comm, driver, load: Load):
-    """Schedule, called on all ranks at once, that returns the computing times of the ranks without redundancy.
+    """Generator, called on all ranks at once, that returns the `Computing` times of all ranks without redundancy.
 
-    In simulated time blocks take no fixed time, so the fixed time per block is not measured.
+    In simulated time a block takes no fixed time, so the fixed time per block is not measured.
     """
     share = load.batch // comm.size
 
@@ -79,14 +81,14 @@ def measure_computing(comm, driver, load: Load):
     if driver.progress_mode != VIRTUAL and small < share:
         smaller = yield from times(partial(compute, load.gradient(small), small), comm, driver)
         whole, part = np.median(gradients, axis=0), np.median(smaller, axis=0)
-        # assumed: computing a block takes a fixed time per block plus a time per sample
+        # assumption: computing a block takes a fixed time per block plus a time per sample
         per_block = np.clip((part * share - whole * small) / (share - small), 0, whole)
     return Computing(gradients, per_block, load.slowdown, load.delays)
 
 
 def slowest_codec(comm, mine: CodecSeconds):
-    """Schedule, called on all ranks at once, that returns the largest of all ranks' values of each coding time in
-    ``mine``."""
+    """Generator, called on all ranks at once, that returns, for each coding time in ``mine``, the largest value of any
+    rank."""
     table = np.zeros((comm.size, len(mine)))
     table[comm.rank] = mine
     found = yield from from_each_rank(comm, table.reshape(-1))
@@ -94,8 +96,8 @@ def slowest_codec(comm, mine: CodecSeconds):
 
 
 def decided_by_one(comm, r: int):
-    """Schedule, called on all ranks at once, that returns the redundancy that rank 0 has chosen. Another rank's choice
-    ``r`` may differ if its processor rounds differently."""
+    """Generator, called on all ranks at once, that returns the redundancy that rank 0 has chosen, so that all ranks use
+    the same redundancy. Another rank's choice ``r`` may differ from rank 0's if its processor rounds differently."""
     chosen = np.array([float(r)])
     if comm.size > 1:
         yield from broadcast(comm, chosen)
@@ -103,8 +105,8 @@ def decided_by_one(comm, r: int):
 
 
 def choose(scheme: str, n: int, allowed: list[int], length: int, measured: Measured) -> tuple[int, str]:
-    """Return the redundancy among ``allowed`` with the shortest predicted step, and a text with the reason. ``n`` is
-    the number of ranks, and ``length`` the number of elements of a gradient."""
+    """Return the redundancy in ``allowed`` with the shortest predicted step, and a text with the reason for the choice.
+    ``n`` is the number of ranks, and ``length`` the number of elements of a gradient."""
 
     def predicted(r: int) -> StepParts:
         codec = measured.codec.get(r, NOT_CODED)
@@ -122,7 +124,7 @@ def choose(scheme: str, n: int, allowed: list[int], length: int, measured: Measu
 
 
 def in_words(n: int, length: int, plain: StepParts, packets: PacketSeconds) -> str:
-    """Return the measured times of computing and sending as text, for one line of the reason."""
+    """Return the measured times of computing and sending as text, for one line of the reason for a redundancy."""
     found = f"{in_ms(plain.computing)} ms for a gradient, {in_ms(plain.waiting)} ms more on the slowest rank"
     if n == 1:
         return found
@@ -152,5 +154,5 @@ def table(steps: dict[int, StepParts], with_coding: bool) -> str:
 
 
 def in_ms(seconds: float) -> str:
-    """Return ``seconds`` as text in milliseconds, rounded to whole nanoseconds and to three digits."""
+    """Return ``seconds`` as text in milliseconds, rounded to whole nanoseconds and to three significant digits."""
     return f"{1e3 * round(seconds, 9):.3g}"

@@ -29,10 +29,11 @@ class RelaySGD(Algorithm, name="relaysgd"):
         to each neighbour j:  m_ij = x' + sum of m_ki of the other neighbours k, of the last step
         x = (x' + sum_j m_ji) / (1 + sum_j c_ji)                  # c: how many models are in m
 
-    So x is the mean of all ranks' x'. The x' of a rank's neighbours are of the current step, and an x' from a distance
-    of d hops is d - 1 steps old. All ranks reach the same optimum even if the ranks' data differ. A rank sends M (the
-    bytes of the model) to each neighbour per step, after the rank has computed its gradient. On average a rank sends
-    2(n-1)/n M. In each step a rank waits for its slowest neighbour.
+    The new model x of a rank is the mean of the models x' of all ranks. In the mean of all x', the x' of a neighbour is
+    of the current step, and the x' from a distance of d hops is d - 1 steps old. With RelaySGD all ranks reach the same
+    optimum even if the ranks' data differ. A rank sends M (the bytes of the model) to each neighbour per step, after
+    the rank has computed its gradient. On average over all ranks, a rank sends 2(n-1)/n M per step (n: number of ranks,
+    M: bytes of the model). In each step a rank waits for its slowest neighbour.
     """
 
     paper = "Vogels, He, Koloskova, Lin, Karimireddy, Stich, Jaggi 2021, RelaySum for decentralized deep learning"
@@ -48,14 +49,15 @@ class RelaySGD(Algorithm, name="relaysgd"):
         self.relayed, self.sums = (
             Flat.zeros(len(self.neighbours) * size, self.replica.dtype, self.replica.device) for _ in range(2)
         )
-        """`relayed`: memory for the last sum of models from each neighbour. `sums`: memory for the sum to send to each
-        neighbour. In `relayed` and in `sums` one sum follows the other, in the order of the neighbours."""
+        """`relayed`: memory for the last sum of models that each neighbour has sent. `sums`: memory for the sum of
+        models that this rank sends to each neighbour. The arrays `relayed` and `sums` each contain one sum per
+        neighbour, in the order of the neighbours."""
         self.parts = [slice(number * size, (number + 1) * size) for number in range(len(self.neighbours))]
         self.share = power_of_two(1 / n) if self.replica.dtype is torch.float16 else 1.0
         """Factor by which models are multiplied before their addition, because a sum of float16 models may be out of
         range."""
         self.counts = [within_hops(self.options.tree, rank, j, n) for j in self.neighbours]
-        """Numbers of models in the sum that each neighbour sends in the first step, in the second step, and so on."""
+        """Numbers of models in the sums that each neighbour sends in the first step, in the second step, and so on."""
 
     @classmethod
     def arrays_held(cls, options, ranks):
@@ -82,15 +84,15 @@ class RelaySGD(Algorithm, name="relaysgd"):
 
 
 def neighbours(tree: str, rank: int, n: int) -> list[int]:
-    """Return the neighbours of ``rank`` in a ``tree`` of ``n`` ranks, in ascending order."""
+    """Return the neighbours of ``rank`` in the graph ``tree`` of ``n`` ranks, in ascending order."""
     found = (rank - 1, rank + 1) if tree == "chain" else ((rank - 1) // 2, 2 * rank + 1, 2 * rank + 2)
     return sorted({j for j in found if 0 <= j < n and j != rank})
 
 
 def within_hops(tree: str, rank: int, neighbour: int, n: int) -> list[int]:
     """Return, for h = 0, 1, ..., the number of ranks beyond the edge from ``rank`` to ``neighbour`` that are at most h
-    hops from ``neighbour``. The numbers include rank ``neighbour`` itself. The last number counts all ranks beyond the
-    edge."""
+    hops from ``neighbour``. The rank ``neighbour`` itself is counted, with h = 0. The last of the returned numbers
+    counts all ranks beyond the edge from ``rank`` to ``neighbour``."""
     found, edge, counts = {rank, neighbour}, [neighbour], []
     while edge:
         counts.append(len(found) - 1)
@@ -101,6 +103,7 @@ def within_hops(tree: str, rank: int, neighbour: int, n: int) -> list[int]:
 
 def steps_old(counts: list[int], k: int) -> dict[int, int]:
     """Return the number of models that arrive from a neighbour in step ``k``, by the age of the models in steps.
-    ``counts`` has the numbers of models in the neighbour's sums."""
+    ``counts`` has the numbers of models in the sums that the neighbour sends in the first step, the second step, and so
+    on."""
     new = [later - before for before, later in zip([0, *counts], counts, strict=False)]
     return dict(enumerate(new[: k + 1]))

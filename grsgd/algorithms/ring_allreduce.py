@@ -1,4 +1,4 @@
-"""Synchronous SGD with an all-reduce of the gradients."""
+"""Synchronous SGD in which an all-reduce computes the mean gradient of all ranks."""
 
 from dataclasses import replace
 from typing import Literal
@@ -68,13 +68,14 @@ class RingAllreduce(GradientAlgorithm, ByAllreduce, name="ring_allreduce"):
         payload, e = encode(g + e)
         g = sum over ranks of decode(payload) / n
 
-    With ``compression`` a rank sends (n-1) C bytes per step, because ranks cannot sum compressed payloads on the way.
-    The matrices of ``power-sgd`` can be summed on the way: see power_sgd.py.
+    With ``compression`` a rank sends (n-1) C bytes per step (n: number of ranks, C: bytes of a compressed gradient),
+    because ranks cannot sum compressed gradients on the way. The matrices that the compression ``power-sgd`` sends can
+    be summed on the way: see power_sgd.py.
 
-    With ``buckets`` each bucket (part of the gradient g) has its own all-reduce, in the background, as soon as the
-    backward pass has computed this bucket: see buckets.py. All buckets together send as many bytes as the whole
-    gradient g. A ring cuts a bucket into other chunks than the whole gradient g, so with three or more ranks the sums
-    may be rounded differently.
+    With ``buckets`` each bucket (part of the gradient g) is averaged by its own all-reduce in the background, as soon
+    as the backward pass has computed the bucket: see buckets.py. All buckets of a gradient together have as many bytes
+    as the whole gradient. A ring cuts a bucket into other chunks than the whole gradient, so with three or more ranks
+    the sums may be rounded differently with buckets.
     """
 
     paper = "Patarasuk, Yuan 2009, Bandwidth optimal all-reduce algorithms for clusters of workstations"
@@ -162,7 +163,7 @@ class RingAllreduce(GradientAlgorithm, ByAllreduce, name="ring_allreduce"):
         elif self.comm.size > 1:
             yield from self.allreduce(grads.array)
         if (self.buckets is not None or self.is_compressed) and grads.array.size > size:
-            yield from self.allreduce(grads.array[size:])  # further values of a user's own loop
+            yield from self.allreduce(grads.array[size:])  # values after the gradients, from a user's own loop
         self.k += 1
 
     @property
@@ -170,4 +171,4 @@ class RingAllreduce(GradientAlgorithm, ByAllreduce, name="ring_allreduce"):
         return self.power_sgd is not None or self.compressed is not None
 
     def average(self):
-        yield from average_buffers(self.uncounted_comm, self.replica)  # all ranks have equal parameters already
+        yield from average_buffers(self.uncounted_comm, self.replica)  # all ranks already have equal parameters

@@ -29,8 +29,8 @@ class SGPOptions(Options):
 
 
 class ModelTransfer(NamedTuple):
-    """Message whose sending or receiving began in step number ``step``. ``done`` is a pollable that is true when the
-    message has been sent or received."""
+    """Message with a model whose sending or receiving began in step number ``step``. ``done`` is a pollable that is
+    true when the message has been sent or received."""
 
     step: int
     done: object
@@ -46,11 +46,12 @@ class SGP(OnTopology, name="sgp"):
         x = p_i x + the x received;  w = p_i w + the w received # received by now, at least from step k - tau
         z = x / w
 
-    The shares p_j that rank i sends and the share p_i that rank i keeps are a column of the topology's mixing matrix,
-    and sum to 1. So the push-sum weights w of all n ranks and all messages sum to n. Only gradients change the sum of x
-    over all ranks and messages. Between steps the parameters of a rank's model are z. A rank sends M + 8 bytes per
-    out-neighbour and step (M: bytes of the model). With tau = 0 a rank waits for its in-neighbours in every step. With
-    tau > 0 a rank waits only for in-neighbours that are at least tau steps behind.
+    The shares p_j that rank i sends to its neighbours and the share p_i that rank i keeps are a column of the
+    topology's mixing matrix, and sum to 1. So the push-sum weights w of all n ranks and all messages sum to n. Only
+    gradients change the sum of the numerators x over all ranks and messages. Between steps the parameters of a rank's
+    model are z = x / w, where w is the rank's push-sum weight. A rank sends M + 8 bytes per out-neighbour and step (M:
+    bytes of the model). With tau = 0 a rank waits for messages from its in-neighbours in every step. With tau > 0 a
+    rank waits only for in-neighbours that are at least tau steps behind.
     """
 
     paper = "Assran, Loizou, Ballas, Rabbat 2019, Stochastic gradient push for distributed deep learning"
@@ -102,14 +103,14 @@ class SGP(OnTopology, name="sgp"):
         try:
             while self.receiving and (self.receiving[0].step <= self.k - tau or self.receiving[0].done.Test()):
                 yield from self.merge()
-        finally:  # the model is z even if the run is stopped during a wait
+        finally:  # after the division the model is z, even if the run is stopped during a wait
             self.x.tensor.div_(self.w)
         while self.sending and self.sending[0].step < self.k - tau:
             yield from self.sent()
 
     def update_numerator(self):
-        """Take the optimizer's step at the model's parameters z. Afterwards the parameters are x = w z plus the
-        optimizer's step."""
+        """Take the optimizer's step with the gradient at the model's parameters z. After `update_numerator` the model's
+        parameters are x = w z plus the change by the optimizer."""
         if self.w == 1:
             self.update()
             return
@@ -132,8 +133,8 @@ class SGP(OnTopology, name="sgp"):
         self.receiving.append(ModelTransfer(self.k, self.in_background(receiving), message))
 
     def in_background(self, transfer):
-        """Return the pollable that is true at the end of ``transfer``. With tau > 0 the message is sent or received
-        while gradients are computed."""
+        """Return a pollable that is true when the message ``transfer`` has been sent or received. With tau > 0 a
+        background task sends or receives the message while gradients are computed."""
 
         def schedule():
             yield transfer
@@ -141,7 +142,8 @@ class SGP(OnTopology, name="sgp"):
         return self.driver.start(schedule()) if self.options.tau else transfer
 
     def merge(self):
-        """Schedule that waits for the oldest incoming message, and adds the message's model and weight to x and w."""
+        """Generator that waits for the oldest message that this rank is receiving, and adds the message's model and
+        weight to x and w."""
         _, received, message = self.receiving.popleft()
         yield received
         self.x.tensor.add_(message.x.tensor)
@@ -150,7 +152,7 @@ class SGP(OnTopology, name="sgp"):
         self.spare.append(message)
 
     def sent(self):
-        """Schedule that waits until the oldest outgoing message has been sent."""
+        """Generator that waits until the oldest message that this rank is sending has been sent."""
         _, left, message = self.sending.popleft()
         yield left
         self.spare.append(message)

@@ -28,8 +28,8 @@ class SSGD(Summing, name="ssgd"):
         x = x - eta g
 
     Per step a rank sends M (the bytes of a gradient), if a multicast to several ranks counts once, and receives (n-1)
-    M. If the batch is cut into the same blocks in SSGD and CSSGD, all models are equal bit for bit to the models of
-    CSSGD.
+    M. If the batch is cut into the same blocks in SSGD and in CSSGD, both algorithms compute the same models, bit for
+    bit.
     """
 
     paper = (

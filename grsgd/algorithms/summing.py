@@ -1,5 +1,5 @@
-"""Base class of synchronous SGD that sums int32 gradients of the blocks of a common batch, by one of the schemes in
-`grsgd.comm.coded`."""
+"""Base class of synchronous SGD algorithms in which all ranks share a batch, and one of the schemes in
+`grsgd.comm.coded` sums int32 gradients of the batch's blocks."""
 
 from dataclasses import replace
 from functools import partial
@@ -25,11 +25,12 @@ from grsgd.units import rate as bytes_per_second
 torch = LazyModule("torch")
 
 INT64_SUM = 2
-"""Size of the sum of all blocks as int64, as a multiple of the model's size in float32."""
+"""Number of bytes of an int64 array for the sum of all gradients, as a multiple of the bytes of the model in
+float32."""
 
 
 class SummingOptions(Options):
-    """Options of algorithms that sum int32 gradients of the blocks of a common batch."""
+    """Options of algorithms that sum int32 gradients of the blocks of a batch that all ranks share."""
 
     transport: Literal[*TRANSPORTS, IP_MULTICAST, AUTO] = Field(
         "multicast",
@@ -78,11 +79,11 @@ class SummingOptions(Options):
         if given and self.transport not in (IP_MULTICAST, AUTO):
             raise ValueError(f"{given} with transport = {self.transport!r}: needs transport = 'ip-multicast' or 'auto'")
         if self.burst is not None and not self.loss:
-            raise ValueError(f"burst = {self.burst:g} without loss: give both, or none")
+            raise ValueError(f"burst = {self.burst:g} without loss: give both options, or neither")
         return self
 
     def settings(self, seed: int) -> Settings:
-        """Return the settings of IP multicast for the options. ``seed`` is the run's seed."""
+        """Return the settings of IP multicast that the options describe. ``seed`` is the seed of the run."""
         rate = bytes_per_second(self.rate) if self.rate else None
         return Settings(rate, self.interface, self.mtu, self.loss or 0.0, self.burst or 1.0, seed)
 
@@ -104,13 +105,14 @@ class Summing(CommonBatchAlgorithm, name=None):
 
     @classmethod
     def arrays_in_32_bits(cls, options, ranks):
-        return cls.arrays_held(options, ranks), 1  # the gradient in float32
+        return cls.arrays_held(options, ranks), 1  # one more array: the gradient in float32
 
     def __init__(self, options, replica, optimizer, context):
         super().__init__(options, replica, optimizer, context)
         self.fixed_point = self.make_fixed_point()
         self.wide = self.x.wide() if self.x.tensor.dtype is torch.bfloat16 else None
-        """Memory for a gradient in float32, between bfloat16 and int32, or None if gradients are not of bfloat16."""
+        """Memory in which a bfloat16 gradient is converted to float32 before it is converted to int32, or None if
+        gradients are not of bfloat16."""
         self.saturated = OutOfRange(0, 0, 0.0, self.fixed_point.largest)
         self.transport = self.make_transport(context.seed)
         self.scheme = self.choose_scheme(
@@ -157,7 +159,8 @@ class Summing(CommonBatchAlgorithm, name=None):
 
     @property
     def overflow(self) -> OutOfRange:
-        """Numbers of sums of gradients that did not fit into int32, and the largest of these sums."""
+        """Number of elements of summed gradients that did not fit into int32, and the largest magnitude of these
+        elements."""
         return self.scheme.overflow
 
     @overflow.setter
@@ -165,17 +168,18 @@ class Summing(CommonBatchAlgorithm, name=None):
         self.scheme.overflow = overflow
 
     def make_fixed_point(self) -> FixedPoint:
-        """Return the object that converts the blocks' gradients to int32."""
+        """Return the object that converts gradients of blocks to int32 and sums back to real numbers."""
         return FixedPoint(self.options.range)
 
     @property
     def names_the_lost(self) -> bool:
-        """Whether this rank's warnings name the lost ranks, which only the lowest remaining rank's warnings do."""
+        """Whether the warnings of this rank name the lost ranks. Only the lowest remaining rank names the lost ranks in
+        its warnings."""
         return bool(self.lost) and self.comm.rank == min(set(range(self.comm.size)) - self.lost)
 
     def choose_scheme(self, *arguments) -> Scheme:
-        """Return the `Scheme` object that sums the gradients of all blocks; ``arguments`` are the arguments of its
-        class."""
+        """Return the `Scheme` object that sums the gradients of all blocks; ``arguments`` are the arguments for the
+        object's class."""
         raise NotImplementedError
 
     @property
@@ -217,7 +221,7 @@ class Summing(CommonBatchAlgorithm, name=None):
             self.uncounted_comm = self.uncounted_comm.subset(sorted(set(range(self.comm.size)) - self.lost))
 
     def average(self):
-        yield from average_buffers(self.uncounted_comm, self.replica)  # all ranks have equal parameters already
+        yield from average_buffers(self.uncounted_comm, self.replica)  # all ranks already have equal parameters
 
     def warnings(self):
         silent = ranks_in_words(sorted(self.lost))

@@ -15,18 +15,18 @@ from grsgd.units import as_rate
 
 IP_MULTICAST, MULTICAST, AUTO = "ip-multicast", "multicast", "auto"
 UNUSED = {"rate": None, "interface": None, "mtu": None, "loss": None, "burst": None}
-"""Options that only IP multicast uses, with the values that these options have for other transports."""
+"""Options that only IP multicast uses, each with the value that it must have for other transports."""
 BY_MPI = {"transport": MULTICAST} | UNUSED
-"""Values of the options with which packets are sent by MPI."""
+"""Values of options with which packets are sent by MPI's broadcasts."""
 
 
 def choose_transport(comm: Communicator, wanted: str, settings: Settings, on_gpu: bool):
-    """Schedule, called on all ranks at once, that returns the new values of the changed options, by name, and the
-    reason for the choice of the transport.
+    """Generator, called on all ranks at once, that returns the new values of the options that it changes, by name, and
+    the reason for the choice of the transport.
 
-    ``wanted`` is ip-multicast, or auto, which chooses MPI's broadcasts if IP multicast does not reach all ranks.
-    ``on_gpu`` is True if the arrays to send lie in GPU memory. Raises NoMulticast, on all ranks, if ``wanted`` is
-    ip-multicast and IP multicast does not reach all ranks.
+    ``wanted`` is the value of the option: ip-multicast, or auto, which chooses MPI's broadcasts if IP multicast does
+    not reach all ranks. ``on_gpu`` is True if the arrays to send lie in GPU memory. Raises NoMulticast, on all ranks,
+    if ``wanted`` is ip-multicast and IP multicast does not reach all ranks.
     """
     try:
         if comm.backend.has_multicast is None:
@@ -44,8 +44,8 @@ def choose_transport(comm: Communicator, wanted: str, settings: Settings, on_gpu
 
 
 def measured(comm: Communicator, settings: Settings, on_gpu: bool):
-    """Schedule, called on all ranks at once, that returns the rate of IP multicast in bytes per second: the option
-    ``rate``, or the measured rate. Raises NoMulticast if IP multicast does not reach all ranks."""
+    """Generator, called on all ranks at once, that returns the rate of IP multicast in bytes per second: the value of
+    the option ``rate``, or the measured rate. Raises NoMulticast if IP multicast does not reach all ranks."""
     if comm.size == 1:
         raise NoMulticast("one rank sends nothing")
     if on_gpu:
@@ -59,8 +59,9 @@ def measured(comm: Communicator, settings: Settings, on_gpu: bool):
 
 
 def check_known(has_multicast: bool, settings: Settings):
-    """Raise NoMulticast if the simulated network has no multicast, or if ``settings`` has options that only real
-    networks use. A simulated network needs no trial."""
+    """Raise NoMulticast if the simulated network has no multicast, or if ``settings`` has values for options that only
+    real networks use. A simulated network needs no trial of IP multicast, because its description says whether it has
+    multicast."""
     if not has_multicast:
         raise NoMulticast("the network has no multicast (multicast = true in its file, or a shared medium)")
     if settings != Settings(seed=settings.seed):

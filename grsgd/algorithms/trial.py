@@ -1,4 +1,4 @@
-"""Measurements before training of the seconds that actions take, such as an all-reduce, which all ranks begin
+"""Measurements before training: the seconds that an action, such as an all-reduce, takes if all ranks begin the action
 together."""
 
 import statistics
@@ -11,16 +11,17 @@ from grsgd.comm.communicator import Communicator
 
 WARM_UP, REPEATS = 2, 7
 LEAST, ENOUGH_SECONDS = 3, 5.0
-"""Least number of repeats of an action, and number of seconds after which `LEAST` repeats are enough."""
+"""The first value is the least number of repeats of an action, and the second the number of seconds after which `LEAST`
+repeats are enough."""
 VIRTUAL = "virtual"
-"""Progress mode of a driver in simulated time, in which times do not vary."""
+"""Value of ``progress_mode`` of a driver in simulated time, in which measured times do not vary."""
 
 
 def times(action: Callable, comm: Communicator, driver, warm_up: int = WARM_UP, repeats: int = REPEATS):
-    """Schedule, called on all ranks at once, that returns the seconds that each rank takes for ``action()`` in each
-    repeat: float64 of shape [repeats, ranks], the same on all ranks. ``action()`` makes a generator that yields each
-    object it waits for. The first ``warm_up`` calls are not returned. If all calls take more than `ENOUGH_SECONDS`
-    seconds, the repeats end early, but not before `LEAST` repeats.
+    """Generator, called on all ranks at once, that measures the seconds of each rank for ``action()`` in each repeat.
+    Returns float64 of shape [repeats, ranks], the same on all ranks. ``action()`` returns a new generator, which yields
+    each object it waits for. The first ``warm_up`` calls are not returned. If all calls take more than
+    `ENOUGH_SECONDS` seconds, the repeats end early, but not before `LEAST` repeats.
     """
     seconds = []
     for _ in range(warm_up + repeats):
@@ -31,21 +32,22 @@ def times(action: Callable, comm: Communicator, driver, warm_up: int = WARM_UP, 
 
 
 def time(action: Callable, comm: Communicator, driver, warm_up: int = WARM_UP, repeats: int = REPEATS):
-    """Schedule, called on all ranks at once, that returns the median of the seconds until the last rank has done
-    ``action``."""
+    """Generator, called on all ranks at once, that returns the median over the repeats of the seconds until the last
+    rank has ended ``action``."""
     return statistics.median((yield from times(action, comm, driver, warm_up, repeats)).max(1).tolist())
 
 
 def time_once(action: Callable, comm: Communicator, driver):
-    """Schedule, called on all ranks at once, that returns the seconds until the last rank has done ``action``."""
+    """Generator, called on all ranks at once, that runs ``action`` once and returns the seconds until the last rank has
+    ended it."""
     return (yield from each_rank_once(action, comm, driver)).max()
 
 
 def each_rank_once(action: Callable, comm: Communicator, driver):
-    """Schedule, called on all ranks at once, that returns the seconds of each rank for ``action``, float64 of shape
-    [ranks]."""
+    """Generator, called on all ranks at once, that runs ``action`` once and returns the seconds of each rank, float64
+    of shape [ranks]."""
     if comm.size > 1:
-        yield from halving_doubling_allreduce(comm, np.zeros(1))  # this all-reduce serves as a barrier
+        yield from halving_doubling_allreduce(comm, np.zeros(1))  # the all-reduce serves as a barrier
     begin = driver.clock()
     yield from action()
     each = np.zeros(comm.size)
@@ -54,8 +56,8 @@ def each_rank_once(action: Callable, comm: Communicator, driver):
 
 
 def from_each_rank(comm: Communicator, mine: np.ndarray):
-    """Schedule, called on all ranks at once, that returns the sum over all ranks of the array ``mine``. Each rank has
-    filled its own elements of ``mine``, and all other elements are 0."""
+    """Generator, called on all ranks at once, that returns the sum of the arrays ``mine`` of all ranks. Each rank has
+    filled its own elements of ``mine``; the elements of other ranks are 0."""
     if comm.size > 1:
         yield from halving_doubling_allreduce(comm, mine)
     return mine

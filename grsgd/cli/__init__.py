@@ -13,7 +13,7 @@ from grsgd.mpi_environment import flush
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 WITH_VALUE = ("-n", "-np", "--hosts", "--restarts", "--launcher", "--bind")
-"""Options of ``grsgd run`` that are followed by a value."""
+"""Names of the options of ``grsgd run`` after which the next argument is the option's value."""
 RENAMED_COMMANDS = {"load": "coding-cost"}
 
 
@@ -21,11 +21,11 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command that ``arguments`` name (by default sys.argv), and return its exit code.
 
     The exit code is 0 after success, 1 for a run that failed, 2 for wrong input, and 130 after Ctrl-C or SIGTERM. A
-    launcher such as mpiexec may replace this exit code by another code.
+    launcher such as mpiexec may replace the exit code of the command by another code.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     open_streams()
-    if arguments[:1] == ["testbed"]:  # argparse would drop the `--` before a command
+    if arguments[:1] == ["testbed"]:  # argparse would drop the argument `--`, which stands before the testbed's command
         from grsgd.testbed.__main__ import main as testbed
 
         return testbed(arguments[1:])
@@ -35,7 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
         print_error(error)
         return 2
     with suppress(AttributeError):  # sys.stdout may be an object without reconfigure()
-        sys.stdout.reconfigure(errors="replace")  # for characters that the terminal's encoding lacks
+        sys.stdout.reconfigure(errors="replace")  # print "?" for characters that the terminal's encoding lacks
     if options.command is None:
         make_parser().print_help()
         return 2
@@ -48,7 +48,8 @@ def main(arguments: list[str] | None = None) -> int:
             words.leave(words.ENDED)
         return code
     except UsageError as error:
-        if options.on_ranks and not isinstance(error, SetupError):  # an error on one rank has to end the job
+        # do not only print the error, because an error on one rank must end the whole job
+        if options.on_ranks and not isinstance(error, SetupError):
             raise
         if getattr(error, "is_printed", True):
             print_error(error)
@@ -65,8 +66,8 @@ def open_streams():
 
 
 def parse(arguments: list[str]):
-    """Return the parsed options of a command. Raises UsageError for unknown options, and for the old name of a renamed
-    command."""
+    """Return the options of the command line ``arguments``, as argparse parses them. Raises UsageError for unknown
+    options, and for the old name of a renamed command."""
     if arguments and arguments[0] in RENAMED_COMMANDS:
         raise UsageError(f"{arguments[0]}: is now called {RENAMED_COMMANDS[arguments[0]]}")
     if arguments[:1] == ["run"]:
@@ -80,8 +81,8 @@ def parse(arguments: list[str]):
 
 
 def with_way_to_group(arguments: list[str]) -> list[str]:
-    """Return the arguments of `grsgd report` with ``--group WAY`` changed to ``--group=WAY``. Without this change
-    argparse would read the first file as WAY if WAY is left out."""
+    """Return the arguments of `grsgd report` with ``--group WAY`` changed to ``--group=WAY``. Without "=", argparse
+    would read the first file as WAY if the user leaves WAY out."""
     if "--group" not in arguments:
         return arguments
     at = arguments.index("--group")
@@ -96,17 +97,18 @@ def with_python(arguments: list[str]) -> list[str]:
         if word == "-m":
             return [*arguments[:place], "python", *arguments[place:]]
         if not word.startswith("-") and arguments[place - 1] not in WITH_VALUE:
-            break  # ``word`` is the configuration or the script
+            break  # the options of `grsgd run` end before ``word``, which is the configuration or the script
     return arguments
 
 
 def end_of_output(error: OSError, on_ranks: bool) -> int:
-    """Return the exit code after an OSError of writing to stdout. Raise any other OSError again."""
+    """Return the exit code of a command whose writing to stdout has raised ``error``. Raise ``error`` again unless its
+    cause is a closed pipe or, for a command without ranks, a full or broken disk."""
     full = error.filename is None and error.errno in NO_ROOM and not on_ranks
-    if not (full or isinstance(error, BrokenPipeError)):  # an error on one rank has to end the job
+    if not (full or isinstance(error, BrokenPipeError)):  # an error on one rank must end the whole job
         raise error
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    if isinstance(error, BrokenPipeError):  # the reader of a pipe, such as `head`, has closed it
+    if isinstance(error, BrokenPipeError):  # the program that reads the pipe, such as `head`, has closed the pipe
         return 0
     print_error(f"the output cannot be written: {error.strerror}")
     return 1

@@ -10,14 +10,15 @@ from grsgd.errors import ConfigError, RunFileError
 
 def load_config(options):
     """Return the configuration that a command's ``options`` name, with the overrides of ``--set`` applied. Raises
-    ConfigError if the file, a key or a value is wrong."""
+    ConfigError if the configuration file, a key or a value is wrong."""
     from grsgd import config
 
     return config.load(options.config, overrides(options))
 
 
 def overrides(options) -> list[str]:
-    """Return the ``KEY=VALUE`` settings that replace keys of the configuration, from ``--set`` and ``--data-dir``."""
+    """Return the ``KEY=VALUE`` settings in the options ``--set`` and ``--data-dir``, which replace keys of the
+    configuration."""
     return [*options.set, *([f"data.dir={options.data_dir!r}"] if options.data_dir else [])]
 
 
@@ -33,14 +34,14 @@ def path_or_none(text: str | None) -> Path | None:
 
 
 def in_list(words: str) -> list[str]:
-    """Return the list of words in the text ``words``, which are separated by commas. Blanks around each word are
-    removed."""
+    """Return the list of words in the text ``words``, which are separated by commas. Blanks around each of these words
+    are removed."""
     return [word.strip() for word in words.split(",")] if words else []
 
 
 def loggers(options, config) -> list:
-    """Return the loggers that receive the numbers of a run of ``config`` during the run. Raises ConfigError or
-    RunFileError if a logger cannot be made."""
+    """Return the loggers to which a run of ``config`` passes its numbers, such as the loss, while it trains. Raises
+    ConfigError or RunFileError if a logger cannot be made."""
     from grsgd.runs.loggers import CsvLogger, TensorBoardLogger
 
     found = [CsvLogger(options.csv)] if options.csv else []
@@ -54,8 +55,8 @@ def loggers(options, config) -> list:
 
 
 def default_out(algorithm: str) -> str:
-    """Return a new, unique path for a run file in the folder results. Raises RunFileError if the folder cannot be
-    made."""
+    """Return a new, unique path for a run file in the folder ``results``. Raises RunFileError if the folder ``results``
+    cannot be made."""
     try:
         Path("results").mkdir(exist_ok=True)
     except OSError as error:

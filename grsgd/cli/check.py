@@ -1,5 +1,5 @@
-"""Option ``--check``, which checks all inputs that could make a run fail, and describes the run, without starting a job
-or training."""
+"""Check of a run for the option ``--check``: all inputs that could make the run fail are checked, and the run is
+described. The option ``--check`` starts no job and trains no model."""
 
 import math
 from contextlib import contextmanager
@@ -33,18 +33,19 @@ from grsgd.training.snapshots import MEMORY
 from grsgd.training.trial_batch import try_a_step
 
 TRIAL_STEPS = 400
-"""Number of steps of all ranks together in the short simulation that counts the bytes sent."""
+"""Number of steps (all ranks together) of the short simulation in which ``--check`` counts the bytes sent."""
 MAX_TRIED = 64
-"""Largest number of ranks for which a short simulation counts the bytes sent. With more ranks the simulation takes too
-long."""
+"""Largest number of ranks for which ``--check`` counts the bytes sent in a short simulation. With more than `MAX_TRIED`
+ranks, simulating takes too long for a check."""
 FAST = "100gbit,1us", "constant:0.01"
-"""Network, and computing time of a step, in the short simulation for a run in real time. The network is fast enough
-that no message waits for another message."""
+"""Network, and computing time of a step, with which ``--check`` simulates a run that will train in real time. The
+simulated network is so fast that no message waits for another message."""
 
 
 class RunLength(NamedTuple):
-    """Length of a run. ``workers`` ranks train, on ``samples`` samples of all ranks together, in ``steps`` steps per
-    rank. ``samples`` and ``steps`` are None if they are not known before the run."""
+    """Length of a run: the number of training ranks, and their samples and steps. ``workers`` ranks train on
+    ``samples`` samples altogether, and each of these ranks takes ``steps`` steps. ``samples`` and ``steps`` are None if
+    they are not known before the run."""
 
     workers: int
     samples: int | None
@@ -55,8 +56,8 @@ def check(config: Config, ranks: int, out: str | None, simulated=None):
     """Check a run of ``config`` on ``ranks`` ranks, and print a description of the run. Raises ConfigError, DataError
     or RunFileError if the run would fail.
 
-    ``simulated`` has the options of ``grsgd simulate``; it is None for a run in real time. This function does not train
-    and does not start MPI. In a job of several ranks only rank 0 prints the description.
+    ``simulated`` has the options of ``grsgd simulate``; it is None for a run in real time. The function `check` trains
+    no model and does not start MPI. In a job of several ranks only rank 0 prints the description.
     """
     if simulated is None:
         config.check_measured()
@@ -70,7 +71,8 @@ def check(config: Config, ranks: int, out: str | None, simulated=None):
     each = rank_bytes(model, config, ranks, on_gpu=device.type == "cuda")
     timing_only = simulated is not None and simulated.timing_only
     if simulated is None:
-        check_fits(config, data, ranks, 1, device)  # for one rank, because other ranks may be on other hosts
+        # assume one rank on this host, because the other ranks may be on other hosts
+        check_fits(config, data, ranks, 1, device)
         check_compiler(config.gradient, device)
     else:
         config.check_simulated(timing_only)
@@ -95,7 +97,8 @@ def check(config: Config, ranks: int, out: str | None, simulated=None):
 
 @contextmanager
 def one_line(config: Config):
-    """Turn an exception of a user's own code in the block into a ConfigError that names the file and the line."""
+    """Turn an exception that a user's own code raises in the block into a ConfigError that names the file and the
+    line."""
     try:
         with in_own_code(config):
             yield
@@ -106,8 +109,9 @@ def one_line(config: Config):
 
 
 def try_out(config: Config, ranks: int, simulated) -> Simulation | None:
-    """Simulate the times and messages of a few steps, and return the simulation. Return None without a simulation for
-    more than `MAX_TRIED` ranks, or if the bytes sent depend on the models' values."""
+    """Simulate the times and messages of a few training steps, and return the `Simulation`, which has counted the bytes
+    sent. Return None, without a simulation, for more than `MAX_TRIED` ranks, or if the bytes sent depend on the models'
+    values."""
     (*links, compute) = (simulated.network, simulated.topology, simulated.compute) if simulated else FAST
     spec = network(*links)
     spec.check_ranks(ranks)
@@ -128,7 +132,8 @@ def try_out(config: Config, ranks: int, simulated) -> Simulation | None:
 
 
 def plan_of(config: Config, ranks: int, samples: int) -> RunLength:
-    """Return the length of a run of ``config`` on ``ranks`` ranks. ``samples`` is the number of training samples."""
+    """Return the numbers of training ranks, samples and steps of a run of ``config`` on ``ranks`` ranks. ``samples`` is
+    the number of training samples."""
     workers = workers_of(config.algorithm_class, config.algorithm_options, ranks)
     train, batch = config.train, config.data.batch_size
     if train.seconds is not None:
@@ -158,8 +163,8 @@ def model_line(config: Config, model) -> str:
 
 
 def gradient_rows(config: Config) -> list[tuple[str, str]]:
-    """Return a list with one row for the keys in ``[gradient]`` that differ from their defaults; an empty list if no
-    key differs."""
+    """Return a list with one row of text about the keys in ``[gradient]`` that differ from their defaults; an empty
+    list if no key differs."""
     wanted = config.gradient.model_dump(exclude_defaults=True)
     return [("gradient", ", ".join(f"{key} = {value}" for key, value in wanted.items()))] if wanted else []
 

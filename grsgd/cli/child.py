@@ -17,12 +17,12 @@ INTERRUPTED = 130
 OVERDUE = 124
 """Exit code of a command that was killed because it exceeded its time limit."""
 LOOK_SECONDS = 0.05
-"""Seconds between two checks whether processes that run side by side have ended."""
+"""Seconds between two checks whether processes that run at the same time have ended."""
 
 
 def in_a_process(arguments: Sequence[str], seconds: float | None = None) -> int:
-    """Run ``grsgd`` with ``arguments`` in a child process, and return its exit code. Only the child process handles
-    Ctrl-C, and saves its results.
+    """Run ``grsgd`` with ``arguments`` in a child process, and return its exit code. Ctrl-C does not end this process:
+    the child process handles Ctrl-C and saves its results.
 
     After ``seconds`` the child process and all processes that it has started are killed, and the exit code is
     `OVERDUE`.
@@ -38,8 +38,8 @@ def in_a_process(arguments: Sequence[str], seconds: float | None = None) -> int:
 
 
 def start(arguments: Sequence[str], log: Path | None = None) -> subprocess.Popen:
-    """Start ``grsgd`` with ``arguments`` in a child process. If ``log`` is given, the output goes to the file ``log``
-    in place of the terminal."""
+    """Start ``grsgd`` with ``arguments`` in a child process. If ``log`` is given, the child process writes its output
+    to the file ``log`` in place of the terminal."""
     command = [*module("grsgd"), *arguments]
     if log is None:
         return subprocess.Popen(command, preexec_fn=with_parent())
@@ -50,20 +50,21 @@ def start(arguments: Sequence[str], log: Path | None = None) -> subprocess.Popen
 
 
 def exit_code_of(returned: int) -> int:
-    """Return the exit code of a process from ``returned``, the returncode of `subprocess`. The code of an end by Ctrl-C
-    is `INTERRUPTED`."""
+    """Return the exit code of a child process whose returncode in `subprocess` is ``returned``. The exit code is
+    `INTERRUPTED` if Ctrl-C has ended the child process."""
     return INTERRUPTED if returned in (-signal.SIGINT, INTERRUPTED) else returned
 
 
 class Started(Protocol):
-    """Running process of a command. ``poll()`` returns the exit code, or None before the process ends."""
+    """Child process that runs a command of ``grsgd``. ``poll()`` returns the exit code of the child process, or None
+    while the child process runs."""
 
     def poll(self) -> int | None: ...
 
 
 def side_by_side(items: Iterable, begin: Callable[..., Started], jobs: int) -> Iterator[tuple[object, int]]:
     """Call ``begin(item)``, which starts a process, for each item, so that at most ``jobs`` processes run at a time.
-    Yield (item, exit code) when a process ends.
+    Yield (item, exit code) as soon as the process of an item has ended.
 
     After Ctrl-C has ended the process of an item, no further process is started.
     """
@@ -89,10 +90,11 @@ def side_by_side(items: Iterable, begin: Callable[..., Started], jobs: int) -> I
 
 @contextmanager
 def leaving_interrupts_to_children():
-    """Ignore Ctrl-C in this process during the block. A terminal also sends Ctrl-C to the child processes.
+    """Ignore Ctrl-C in this process during the block. A terminal sends Ctrl-C to this process and to its child
+    processes.
 
-    A child process that is started in the block does not ignore Ctrl-C. Child processes would inherit SIG_IGN, so the
-    block uses another handler.
+    A child process that is started in the block does not ignore Ctrl-C. The block sets a signal handler that does
+    nothing, because child processes would inherit SIG_IGN.
     """
     before = signal.signal(signal.SIGINT, lambda number, frame: None)
     try:

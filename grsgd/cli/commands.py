@@ -57,7 +57,7 @@ def evaluate(options) -> int:
 
 
 def calibrate(options) -> int:
-    """measure computing, latency and bandwidth on this machine for simulate --network; alone or under mpiexec"""
+    """measure computing, latency and bandwidth on this machine, alone or under mpiexec, for simulate --network"""
     with importing():
         from grsgd.job import launch
         from grsgd.runs.run_file import check_writable
@@ -101,7 +101,8 @@ def report(options) -> int:
 
 def plot(options) -> int:
     """draw runs: curves over time and samples, bytes sent, and the parts of the time"""
-    os.environ.pop("MPLBACKEND", None)  # files need no backend of matplotlib, and an unknown backend is an error
+    # a figure in a file needs no backend of matplotlib, and an unknown backend would be an error
+    os.environ.pop("MPLBACKEND", None)
     from grsgd.runs.plot import plot as draw
 
     skipped = SkippedFiles()
@@ -112,7 +113,7 @@ def plot(options) -> int:
 
 
 def coding_cost(options) -> int:
-    """print the bytes that CSSGD and other schemes send, for every redundancy, counted in two ways"""
+    """print the bytes that CSSGD and other schemes send for every redundancy; multicasts are counted in two ways"""
     from coding.cost_table import cost_table
 
     check_at_least("--ranks", options.ranks, 1)
@@ -121,7 +122,7 @@ def coding_cost(options) -> int:
 
 
 def topology(options) -> int:
-    """print the number of neighbours on a topology, and the steps until models agree on it"""
+    """print a rank's number of neighbours on a topology, and the steps of mixing until the ranks' models agree"""
     from tabulate import tabulate
 
     from grsgd.comm.topologies.consensus import is_doubly_stochastic, most_neighbours, spectral_gap, steps_to_consensus

@@ -7,7 +7,8 @@ from grsgd.errors import UsageError
 
 SHELLS = ("bash", "zsh", "fish")
 FILES, FOLDERS = ("FILE", "FIG", "CONFIG", ".pt", ".h5", ".py"), ("DIR", "FOLDER")
-"""Texts in argparse's metavars that show that an argument is the path of a file, and texts for the path of a folder."""
+"""Parts of the metavars (names of arguments in argparse's help) by which paths are recognised. A metavar with a text in
+`FILES` stands for the path of a file, and a metavar with a text in `FOLDERS` for the path of a folder."""
 
 
 def completion(options) -> int:
@@ -23,7 +24,7 @@ def completion(options) -> int:
 
 
 def words() -> dict[tuple[str, str], list[str]]:
-    """Return possible values of arguments, by (command, metavar of the argument)."""
+    """Return a dictionary from (command, metavar of an argument) to the values that this argument may have."""
     from grsgd.algorithms import ALGORITHMS
     from grsgd.config import Config
     from grsgd.data import NAMES
@@ -36,8 +37,8 @@ def words() -> dict[tuple[str, str], list[str]]:
 
 
 def mark(parser: argparse.ArgumentParser, words: dict[tuple[str, str], list[str]], command: str = ""):
-    """Set the attribute ``complete``, by which shtab completes values, of each argument of ``parser`` and of its
-    commands."""
+    """Set the attribute ``complete`` of each argument of ``parser`` and of its commands. By this attribute shtab
+    completes the values of the argument."""
     import shtab
 
     for action in parser._actions:

@@ -11,7 +11,7 @@ from grsgd.errors import UsageError
 from grsgd.job.foreign_launchers import check_alone
 
 EXAMPLES = Path(__file__).parents[1] / "demo"
-"""Folder of example configurations and scripts. In a clone of the repository the folder is a link to
+"""Folder of example configurations and scripts. In a clone of the repository this folder of examples is a link to
 experiments/demo."""
 ALGORITHMS = ("ring_allreduce", "dpsgd", "grsgd")
 
@@ -50,7 +50,8 @@ def train(name: str, file: str, options: Namespace) -> int:
 
 
 def show(files: list[str], picture: str, options: Namespace) -> int:
-    """Print the table of the runs in ``files``, draw the plot and print its path ``picture``. Return the exit code."""
+    """Print the table of the runs in ``files``, draw the plot and print its path ``picture``. Return the exit code of
+    the command that failed, or 0 if no command failed."""
     for heading, words in (("", ["report", *files]), ("\nplot:", ["plot", *files, "-o", picture])):
         if heading:
             print(heading)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 
 def doctor(options) -> int:
-    """find faults that would break or slow a training here, alone or on ranks: mpiexec -n 4 grsgd doctor"""
+    """find faults that would break or slow a training on this host, or in a job: mpiexec -n 4 grsgd doctor"""
     from grsgd.doctor.examination import Examination
     from grsgd.doctor.findings import in_json, in_text
 

@@ -14,8 +14,8 @@ BOUNDS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveM
 
 
 def describe_fields(section: type[BaseModel], prefix: str = "", indent: str = "    ") -> list[str]:
-    """Return a line of text for each option of a section. If an option is a table of tables, further indented lines for
-    the inner keys follow.
+    """Return a line of text for each option of a section of the configuration. If an option is a table of tables,
+    further indented lines describe the keys of the inner tables.
 
     ``prefix``, such as ``"train."``, is printed before the name of each option.
     """
@@ -26,8 +26,8 @@ def describe_fields(section: type[BaseModel], prefix: str = "", indent: str = " 
 
 
 def describe_field(section: type[BaseModel], name: str, prefix: str = "", indent: str = "") -> list[str]:
-    """Return a list with the line of text for the option ``name`` of a section. If the option is a table of tables,
-    lines for the inner tables' keys follow."""
+    """Return a list with the line of text that describes the option ``name`` of a section of the configuration. If the
+    option is a table of tables, further lines describe the keys of the inner tables."""
     schema = section.model_json_schema()
     kind, field = schema["properties"][name], section.model_fields[name]
     lines = [f"{indent}{prefix}{name}{default(field)}: {field.description} [{allowed(kind, schema)}]"]
@@ -47,8 +47,8 @@ def default(field: FieldInfo) -> str:
 
 
 def allowed(kind: dict, schema: dict) -> str:
-    """Return a text on the values that an option takes. ``kind`` is the option's entry in ``schema``, the JSON schema
-    of its section."""
+    """Return a text on the values that an option of the configuration may have. ``kind`` is the option's entry in
+    ``schema``, the JSON schema of its section."""
     kinds = [kind for kind in kind.get("anyOf", [kind]) if kind.get("type") != "null"]
     return " or ".join(allowed_of(kind, schema) for kind in kinds)
 

@@ -1,7 +1,7 @@
 """Functions `grsgd.train` and `grsgd.simulate`, which make one run from Python, for example in a notebook.
 
-The run is a command of ``grsgd`` in a separate process. So the calling process starts no MPI, and goes on if the run
-fails.
+Each of the two functions runs a command of ``grsgd`` in a separate process. The process that calls `grsgd.train` starts
+no MPI, and goes on if the run fails.
 """
 
 import re
@@ -23,11 +23,11 @@ from grsgd.runs.run_file import Run, load_run
 USAGE = 2
 """Exit code of a ``grsgd`` command with wrong options or a wrong configuration."""
 DASHES = re.compile("-{40,}")
-"""Line before and after a message of Open MPI's launcher."""
+"""Pattern of the line of dashes that Open MPI's launcher prints before and after a message."""
 ERROR = re.compile(r"^grsgd[\w -]*: error: (.*)", re.MULTILINE)
-"""Line with which a command refuses its options or its configuration."""
+"""Pattern of the line in which a command of ``grsgd`` reports wrong options or a wrong configuration."""
 LINES = 20
-"""Number of output lines of the command, counted from the end, that the message of `RunFailed` contains."""
+"""Number of the last output lines of a failed command that the message of `RunFailed` contains."""
 
 
 class RunFailed(RuntimeError):
@@ -43,7 +43,7 @@ class RunFailed(RuntimeError):
 
 
 def train(config: str | PathLike | Mapping, ranks: int = 1, *, out: str | PathLike | None = None, **options) -> Run:
-    """Train on ``ranks`` new MPI ranks of this machine, and return the run: ``grsgd run -n RANKS CONFIG`` from Python.
+    """Train on ``ranks`` new MPI ranks of this machine, as ``grsgd run -n RANKS CONFIG`` does, and return the run.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ def train(config: str | PathLike | Mapping, ranks: int = 1, *, out: str | PathLi
 
 
 def simulate(config: str | PathLike | Mapping, ranks: int = 4, *, out: str | PathLike | None = None, **options) -> Run:
-    """Train on ``ranks`` ranks in simulated time, and return the run: ``grsgd simulate CONFIG`` from Python.
+    """Train on ``ranks`` ranks in simulated time, as ``grsgd simulate CONFIG`` does, and return the run.
 
     ``config``, ``out`` and the errors have the same meaning as in `train`. ``options`` are the options of ``grsgd
     simulate`` as keyword arguments, such as ``network="switch,1gbit,50us"`` or ``timing_only=True``, and ``changes``.
@@ -78,7 +78,8 @@ def simulate(config: str | PathLike | Mapping, ranks: int = 4, *, out: str | Pat
 
 
 def _make(command: list[str], config, before: list[str], out, options: dict) -> Run:
-    """Run the ``grsgd`` command ``command`` with a configuration and options, and return the run in its run file."""
+    """Run the ``grsgd`` command ``command`` with a configuration and options, and return the `Run` in the run file that
+    the command has written."""
     out = Path(out or default_out("run"))
     existing = out.stat().st_mtime_ns if out.exists() else None
     with tempfile.TemporaryDirectory(prefix="grsgd-") as folder:
@@ -107,8 +108,8 @@ def _make(command: list[str], config, before: list[str], out, options: dict) -> 
 
 
 def without_launcher(output: str) -> str:
-    """Return the output of a job without the paragraphs between lines of dashes, in which Open MPI's launcher names the
-    end of the job."""
+    """Return the output of a job without the paragraphs between lines of dashes, in which Open MPI's launcher reports
+    the end of the job."""
     lines, is_hidden = [], False
     for line in output.strip().splitlines():
         if DASHES.fullmatch(line):
@@ -151,8 +152,8 @@ def toml_of(value) -> str:
 
 
 def _run(arguments: list[str]) -> tuple[int, str]:
-    """Run ``grsgd`` with ``arguments`` in a separate process. Return the exit code and the output. Ctrl-C is passed on
-    to the process."""
+    """Run ``grsgd`` with ``arguments`` in a separate process. Return the exit code and the output of the separate
+    process. Pass Ctrl-C on to the separate process."""
     process = subprocess.Popen(
         [*module("grsgd"), *arguments],
         stdin=subprocess.DEVNULL,
@@ -161,7 +162,7 @@ def _run(arguments: list[str]) -> tuple[int, str]:
         text=True,
         errors="replace",
         preexec_fn=with_parent(),
-        start_new_session=True,  # else Ctrl-C on a terminal would reach the command twice
+        start_new_session=True,  # without a session of its own, the command would get Ctrl-C on a terminal twice
     )
     try:
         output, _ = process.communicate()

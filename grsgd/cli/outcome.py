@@ -12,9 +12,9 @@ MAX_WARNINGS = 4
 
 
 def announce(out: Path, line: ProgressLine):
-    """Print the run's warnings, the reasons for options that the run has chosen, and the paths of saved models. Then
-    print the path of the run file and, after a colon, the result of the run, with the reason if the run ended early.
-    The loggers of ``line`` get the run's curve."""
+    """Print the run's warnings, the transport and the redundancy that the run has chosen, and the paths of saved
+    models. Print the path of the run file and, after a colon, the result of the run, with the reason if the run ended
+    early. Pass the run's curve (values at its snapshots) to the loggers of ``line``."""
     from grsgd.runs.ending import Ended
     from grsgd.runs.loggers import log_curve
     from grsgd.runs.result_line import result_line
@@ -44,8 +44,8 @@ def announce(out: Path, line: ProgressLine):
 
 
 def exit_code(reason: str, checkpoint: Path | None = None) -> int:
-    """Return the exit code of a run that ended for ``reason``. ``checkpoint`` is the last checkpoint, from which the
-    run can go on, or None."""
+    """Return the exit code of a run that ended for ``reason``. ``checkpoint`` is the run's last checkpoint, from which
+    ``--resume`` goes on, or None."""
     from grsgd.job.signals import CHECKPOINTED, EXIT_CODE
     from grsgd.runs.ending import Ended, how_ended
 

@@ -7,7 +7,7 @@ from grsgd.cli import commands, completion, demo, doctor, examples, reference, r
 from grsgd.errors import UsageError, did_you_mean
 
 NUMBERS_OF_RANKS = ("--nproc-per-node", "--nproc_per_node", "--num-processes", "--num_processes", "--np", "--nproc")
-"""Options of other launchers for the number of ranks."""
+"""Names that other launchers give to the option for the number of ranks."""
 DESCRIPTION = "Decentralised, asynchronous and coded distributed SGD over MPI."
 
 
@@ -21,7 +21,7 @@ class Help(argparse.HelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """Parser that refuses unknown options by a UsageError, with a hint at the nearest option of the command."""
+    """Parser that refuses unknown options by a UsageError, with a hint at the most similar option of the command."""
 
     def parse_args(self, args=None, namespace=None):
         options, unknown = self.parse_known_args(args, namespace)
@@ -30,7 +30,7 @@ class Parser(argparse.ArgumentParser):
         return options
 
     def _hint(self, unknown: str, arguments: list[str]) -> str:
-        """Return a hint at the option that is nearest to the word ``unknown``; an empty text if none is near."""
+        """Return a hint at the option that is most similar to the word ``unknown``; "" if no option is similar."""
         name = unknown.partition("=")[0]
         if name in NUMBERS_OF_RANKS:
             return " (the number of ranks: grsgd run -n RANKS)"
@@ -41,8 +41,9 @@ class Parser(argparse.ArgumentParser):
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of all commands. Parsed options have three further attributes: ``command``, ``on_ranks`` and
-    ``make_parser``. ``command`` is the function to call. ``on_ranks`` says whether all ranks of a job call ``command``.
-    ``make_parser`` is the function `make_parser` itself."""
+    ``make_parser``. The attribute ``command`` of parsed options is the function that runs the command. ``on_ranks``
+    says whether all ranks of a job call this function. By the attribute ``make_parser``, commands can call the function
+    `make_parser`."""
     top = Parser(prog="grsgd", description=DESCRIPTION, epilog=examples.TOP, formatter_class=Help)
     top.add_argument("--version", action="version", version=__version__)
     top.set_defaults(command=None, make_parser=make_parser)
@@ -62,7 +63,8 @@ def command(add, function, on_ranks: bool = False) -> argparse.ArgumentParser:
     """Add a command that ``function`` runs, and return the command's parser. The help of the command is the first line
     of the function's docstring, followed by the command's text in `examples`."""
     name = function.__name__.replace("_", "-")
-    what = (function.__doc__ or name).splitlines()[0]  # python -OO leaves out docstrings
+    # use the command's name, because python -OO leaves out docstrings
+    what = (function.__doc__ or name).splitlines()[0]
     more = examples.COMMANDS.get(name)
     sub = add.add_parser(
         name, help=what, description=f"{what[0].upper()}{what[1:]}.", epilog=more, formatter_class=Help
@@ -373,7 +375,8 @@ def add_models(add):
 
 
 def add_testbed(add):
-    """Add the name and help of ``grsgd testbed``, whose options `grsgd.testbed` parses."""
+    """Add the name and help of the command ``grsgd testbed``. The module `grsgd.testbed` parses the options of ``grsgd
+    testbed``."""
     add.add_parser("testbed", help="run an MPI job over hosts emulated on this machine", add_help=False)
 
 

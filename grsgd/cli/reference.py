@@ -27,7 +27,8 @@ FURTHER_KEYS = {
     "task": "further keys: metric and bytes_per_token of language_modelling, unit of regression",
     "optimizer": "further keys: the arguments of the torch optimizer, such as momentum and weight_decay",
 }
-"""Texts, by section of a configuration, about the keys that are not fields of the section's pydantic model."""
+"""Dictionary from a section of the configuration to a text on the section's keys that are not fields of a pydantic
+model."""
 WIDTH = 120
 """Number of characters of a line if the output is no terminal."""
 
@@ -56,7 +57,7 @@ def section_of(model: type[BaseModel], name: str) -> type[BaseModel] | None:
 
 def described(model: type[BaseModel], wanted: str) -> list[str]:
     """Return the lines that describe a configuration's section or key, such as ``train`` or ``train.epochs``. Raises
-    UsageError for an unknown name."""
+    UsageError for an unknown section or key."""
     from grsgd.config.complaints import unknown_key
 
     name, _, key = wanted.partition(".")
@@ -162,7 +163,7 @@ def columns() -> int:
 
 
 def say(lines: list[str]):
-    """Print ``lines``. On a terminal, lines that are too long are wrapped, with an indent."""
+    """Print ``lines``, one below the other. On a terminal, lines that are too long are wrapped, with an indent."""
     for line in lines:
         indent = line[: len(line) - len(line.lstrip())] + "    "
         if sys.stdout.isatty() and len(line) > columns():
@@ -171,8 +172,8 @@ def say(lines: list[str]):
 
 
 def print_table(rows: list[tuple], headers: list[str], flexible: int):
-    """Print a table. If the table is wider than the output, column number ``flexible``, counted from 0, is made
-    narrower."""
+    """Print a table with the titles ``headers`` above its columns. If the table is wider than the output, column number
+    ``flexible``, counted from 0, is made narrower."""
     from tabulate import tabulate
 
     widths = [max(len(str(row[k])) for row in [headers, *rows]) for k in range(len(headers))]

@@ -24,25 +24,26 @@ from grsgd.text import hosts_in_words
 from grsgd.training import memory_folder
 
 OVERLAP = "SLURM_OVERLAP"
-"""Environment variable with which srun starts ranks even on cores that Slurm still counts as used by the attempt that
-has lost a node."""
+"""Environment variable that lets srun start ranks on cores that Slurm counts as used. After the loss of a node, Slurm
+still counts the cores of the job's previous start as used."""
 WITHOUT_GRSGD = (
     "no rank of this job has called grsgd, so each of the {} processes has trained alone, if it has trained: call "
     "grsgd.distribute(), or give Trainer, Fabric or Accelerate the strategy of grsgd"
 )
-"""Warning after a job of a script that never called grsgd."""
+"""Warning that is printed after a job whose script has never called grsgd."""
 PATIENCE_SECONDS = 30.0
-"""Seconds after the loss of a host in which enough hosts must answer. If too few hosts answer, the job ends."""
+"""Seconds after the loss of a host in which enough hosts for a restart must answer. If too few hosts answer within
+`PATIENCE_SECONDS`, the job ends."""
 ROUND_SECONDS = 1.0
-"""Seconds between two rounds of questions to all hosts after the loss of a host."""
+"""Seconds between two rounds in which all hosts are asked whether they are alive, after the loss of a host."""
 
 
 class Restarting:
-    """Job of ``grsgd run`` on ``ranks`` ranks, with its restarts.
+    """Job of ``grsgd run`` on ``ranks`` ranks, which can be started again after the loss of a host.
 
     ``options`` are the options of ``grsgd run``. ``of_train`` are the options of ``grsgd train``, or None for a script.
-    ``hosts`` are the hosts in the option ``--hosts``. Without ``hosts`` the launcher chooses hosts until a host is
-    lost. After a loss the nodes of the Slurm allocation are the hosts.
+    ``hosts`` are the hosts in the option ``--hosts``. If ``hosts`` is empty, the launcher chooses the hosts of the
+    job's first start. After the loss of a host, a job without ``hosts`` runs on nodes of the Slurm allocation.
     """
 
     def __init__(self, options, of_train, ranks: int, hosts: Sequence[Host]):
@@ -53,7 +54,7 @@ class Restarting:
         """Names of the hosts that were lost, or that have not answered when they were last asked."""
         self.used = places.placed(hosts, ranks)
         self.left: set[str] = set()
-        """Names of all hosts of each attempt that has ended by the loss of a host."""
+        """Names of the hosts of each attempt (start of the job) that the loss of a host has ended."""
         self.losses: list[Loss] = []
         self.id = secrets.token_hex(8)
         """Id of the job, equal in all attempts (starts of the job)."""
@@ -77,7 +78,8 @@ class Restarting:
             raise UsageError("--restarts: only with --hosts a:4,b:4, or in an allocation of Slurm")
 
     def command(self) -> start.JobCommand:
-        """Return the command of the next attempt, which goes on from the last checkpoint if a checkpoint exists."""
+        """Return the command that starts the job. After a loss of a host, the command goes on from the last checkpoint,
+        if a checkpoint exists."""
         options, arguments = self.options, list(self.options.arguments)
         if self.losses and self._has_checkpoint():
             arguments += ["--resume", self.folder]
@@ -86,11 +88,12 @@ class Restarting:
         )
 
     def run(self) -> int:
-        """Run the job until it ends without the loss of a host, or no restart is left. Return the job's exit code.
+        """Run the job until it ends without the loss of a host, or until all ``--restarts`` are used. Return the job's
+        exit code.
 
-        Between two attempts the job has no results to save. So a signal that asks for the end ends the job before the
-        next attempt, and SIGUSR2 has no effect. A signal that has asked for the end of an attempt also prevents the
-        next attempt.
+        Between two attempts (starts of the job) the job has no results to save. So a signal that arrives between two
+        attempts ends the job, except SIGUSR2, which has no effect. A signal that has asked for the end of an attempt
+        (start of the job) also prevents the next attempt.
         """
         before = {}
         if self.options.restarts:
@@ -111,8 +114,8 @@ class Restarting:
                 signal.signal(number, handler)
 
     def _clear_hosts_left_behind(self):
-        """Remove this job's states (checkpoints in memory) from hosts on which no rank of the last attempt has run, if
-        these hosts answer."""
+        """Remove the job's checkpoints in memory from hosts on which no rank of the last attempt (start of the job) has
+        run, if these hosts answer."""
         if self.of_train and self.of_train.memory is not None:
             behind = self.left - {host.name for host in self.used}
             places.run_on(behind, memory_folder.removal(Path(self.of_train.memory_folder), self.id))
@@ -144,7 +147,8 @@ class Restarting:
             print(f"grsgd: restart {number}: {self.ranks} ranks on {on}", file=sys.stderr, flush=True)
 
     def _attempt(self) -> tuple[int, Loss | None]:
-        """Run the job once. Return its exit code, and the loss of hosts that has ended the job, or None."""
+        """Run the job once. Return the exit code of the job, and the `Loss` of hosts that has ended the job, or
+        None."""
         job, trains = self.command(), self.of_train is not None
         print(job if self.options.verbose else job.short(), file=sys.stderr, flush=True)
         hearing = self._hearing()
@@ -159,7 +163,7 @@ class Restarting:
             self.asked = self.asked or (hearing.asked if hearing else 0)
             if self.losses:
                 self.losses[-1] = self.losses[-1]._replace(sequel=asked.gone_on())
-            is_on_this_host = not self.hosts  # other hosts possibly do not see the folder of words
+            is_on_this_host = not self.hosts  # ranks on other hosts possibly cannot write to the folder of word files
             if code == 0 and not trains and (self.ranks or 1) > 1 and is_on_this_host and asked.is_without_grsgd():
                 print(f"grsgd: {WITHOUT_GRSGD.format(self.ranks)}", file=sys.stderr, flush=True)
         if lost:
@@ -170,11 +174,12 @@ class Restarting:
 
     def _has_ended(self, code: int, hearing: Hearing) -> bool:
         """Return whether the job has ended by itself or by a signal, not by the loss of a host. For a script, ``code``
-        0 counts only if a rank has begun, because Open MPI's launcher also returns 0 if a host dies before."""
+        0 is a regular end only if a rank has begun. Open MPI's launcher also returns 0 if a host dies before the ranks
+        begin."""
         return code in (EXIT_CODE, CHECKPOINTED) or (code == 0 and (self.of_train is not None or bool(hearing.hosts)))
 
     def _hearing(self) -> Hearing | None:
-        """Return the object that watches over the hosts of an attempt; None for a job on this host only."""
+        """Return the `Hearing`, which notices lost hosts while the job runs; None for a job on this host only."""
         if self.hosts or int(os.environ.get("SLURM_JOB_NUM_NODES") or 1) > 1:
             absence = Absence(self.used, has_answered=bool(self.losses))
             names, fences = [host.name for host in self.hosts], self.options.restarts > 0
@@ -182,11 +187,11 @@ class Restarting:
         return None
 
     def _lost(self, hearing: Hearing) -> str:
-        """Return a text with the hosts that an attempt has lost and their ranks; "" if no host was lost.
+        """Return a text with the hosts that the job has lost, and the ranks of these hosts; "" if no host was lost.
 
-        If the ranks' heart processes (`grsgd.job.heart`) do not show which hosts were lost, the hosts of the attempt
-        are asked. In an allocation of Slurm a host is also asked if its heart processes have sent no last datagram.
-        srun may have killed these processes on a living host.
+        If the ranks' heart processes (`grsgd.job.heart`) do not show which hosts were lost, all hosts of the job are
+        asked whether they are alive. In an allocation of Slurm a host is also asked if its heart processes have sent no
+        last datagram, because srun may kill the heart processes of a living host.
         """
         known = [*hearing.lost]
         lost = hearing.conclude()
@@ -209,8 +214,8 @@ class Restarting:
         return hosts_in_words(silent) if silent else ""
 
     def _move(self) -> bool:
-        """Place the ranks on hosts that answer, with hosts that were not missed before as the first choice. Return
-        whether the job can train with some number of ranks on these hosts."""
+        """Place the ranks on hosts that answer. Hosts that were lost or did not answer before are the last choice.
+        Return whether the job can train with some number of ranks on the hosts that answer."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
             self._heed()
@@ -239,7 +244,7 @@ class Restarting:
         return self.folder is not None and any(Path(self.folder).glob("samples-*/rank-*.ckpt"))
 
     def _refusal(self, ranks: int) -> str:
-        """Return the reason why the job cannot train with ``ranks`` processes; "" if it can."""
+        """Return the reason why the job cannot train with ``ranks`` processes; "" if the job can."""
         spares = (self.of_train or self.options).spares or 0
         if ranks <= spares:
             return f"all of them are spares, --spares {spares}"

@@ -1,5 +1,5 @@
-"""Command ``grsgd sweep``, which runs a configuration with all combinations of the values of some keys. Finished runs
-are not repeated."""
+"""Command ``grsgd sweep``, which runs a configuration with all combinations of the values of some keys. Runs of the
+sweep that are finished already are not repeated."""
 
 import itertools
 import os
@@ -19,7 +19,7 @@ from grsgd.errors import UsageError
 from grsgd.runs.finished import finished_run, is_tested
 
 MAX_LETTERS = 120
-"""Largest number of characters in the name of a sweep's run file before the digest."""
+"""Largest number of characters that precede the digest in the name of a sweep's run file."""
 OWN = ("--out", "--ranks", "-n")
 """Options of a single run that the sweep itself sets, so that users cannot give these options."""
 ONE_FILE = ("--save", "--save-best", "--csv", "--tensorboard", "--timeline", "--trace", "--checkpoint", "--resume")
@@ -28,8 +28,8 @@ AUTO = "auto"
 """Value of ``--jobs`` with which the number of cores determines how many runs are made at a time."""
 
 Starter = Callable[[list[str], Path | None], Started]
-"""Type of a function that starts ``grsgd``. The function's arguments are the arguments of ``grsgd``, and a file for the
-output (None for the terminal)."""
+"""Type of a function that starts ``grsgd`` in a new process. A `Starter` takes the list of the arguments of ``grsgd``,
+and a file for the output (None for the terminal)."""
 
 
 class SweepRun(NamedTuple):
@@ -54,18 +54,18 @@ class SweepRun(NamedTuple):
 
 
 def sweep(options: Namespace, load: Callable[[list[str]], Config], starter: Starter = start) -> int:
-    """Make the missing runs of a sweep, print a table and draw a plot of all finished runs. Return the exit code of the
-    last run that failed, or 0.
+    """Make the runs of a sweep that are not finished, print a table, and draw a plot of all finished runs. Return 0 if
+    all runs are finished, else the exit code of the last run that failed.
 
-    All configurations are read before the first run. If a run fails, the sweep prints the run's name and goes on with
-    the next run. The same ``grsgd sweep`` command later repeats only the failed run. An interrupted run ends the sweep.
-    After an interruption the same command continues the sweep. A run that diverges counts as finished.
+    The configurations of all runs are read before the first run begins. If a run fails, the sweep prints the run's name
+    and goes on with the next run. The same ``grsgd sweep`` command, given again, makes only the runs that are not
+    finished. An interrupted run ends the sweep. A run that diverges counts as finished.
 
-    ``options`` are the options of ``grsgd sweep``. ``load`` returns the configuration for the arguments of a run.
-    Raises UsageError for wrong options.
+    ``options`` are the options of ``grsgd sweep``. ``load`` is a function that returns the configuration for the
+    arguments of a run. Raises UsageError for wrong options.
     """
     if wrong := next((word for word in options.arguments if word.partition("=")[0] in OWN), None):
-        raise UsageError(f"{wrong}: not after the configuration: a sweep itself names the files; -n stands before it")
+        raise UsageError(f"{wrong}: not after the configuration: a sweep names its run files, and -n stands before it")
     if wrong := next((word for word in options.arguments if word.partition("=")[0] in ONE_FILE), None):
         raise UsageError(f"{wrong}: names one file or folder, which the runs of a sweep would overwrite")
     jobs = jobs_of(options)
@@ -88,8 +88,8 @@ def runs_of(options: Namespace, load: Callable[[list[str]], Config]) -> Iterator
 
 
 def make_missing(runs: Sequence[SweepRun], jobs: int, starter: Starter) -> dict[Path, int]:
-    """Make the runs that are not finished, ``jobs`` at a time. Return a dictionary from the run file of each failed run
-    to its exit code."""
+    """Make the runs of a sweep that are not finished; ``jobs`` runs are made at a time. Return a dictionary from the
+    run file of each failed run to its exit code."""
     numbers = {run.out: number for number, run in enumerate(runs, 1)}
 
     def missing() -> Iterator[SweepRun]:
@@ -114,7 +114,8 @@ def make_missing(runs: Sequence[SweepRun], jobs: int, starter: Starter) -> dict[
 
 
 def end(runs: Sequence[SweepRun], failed: dict[Path, int]) -> int:
-    """Print the number of finished runs, and the names of the other runs. Return the exit code of the sweep."""
+    """Print the number of finished runs of a sweep, and the keys and values of each run that is not finished. Return
+    the exit code of the sweep."""
     unfinished = [run for run in runs if not run.is_finished]
     if unfinished:
         say(f"grsgd sweep: {len(runs) - len(unfinished)} of {len(runs)} runs are finished; the same command goes on")
@@ -139,8 +140,8 @@ def say(line: str):
 def jobs_of(options: Namespace) -> int:
     """Return the number of runs that are made at a time: the value of ``--jobs``, limited by the cores of this process.
 
-    A run needs a core per rank, and a run in simulated time needs one core. Raises UsageError if ``--jobs`` is no whole
-    number above 0.
+    A run in real time needs a core per rank, and a run in simulated time needs one core. Raises UsageError if
+    ``--jobs`` is no whole number above 0.
     """
     most = max(cores() // (1 if options.simulate else options.ranks), 1)
     if options.jobs == AUTO:
@@ -161,8 +162,9 @@ def cores() -> int:
 
 
 def combinations(varied: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Return, for each run, its tuple of ``KEY=VALUE`` settings, from the ``KEY=A,B,...`` texts ``varied``. The last
-    key varies fastest. Raises UsageError for a text in another form.
+    """Return an iterator over the runs of a sweep: a tuple of ``KEY=VALUE`` settings per run. ``varied`` has the texts
+    ``KEY=A,B,...``. From run to run, the value of the last key in ``varied`` changes fastest. Raises UsageError for a
+    text that has not the form ``KEY=A,B,...``.
     """
     axes = []
     for one in varied:
@@ -192,8 +194,8 @@ def arguments_of(options: Namespace, changed: Sequence[str]) -> list[str]:
 def where(options: Namespace) -> list[str]:
     """Return texts on the inputs that decide the results of a run in addition to its configuration.
 
-    The texts say whether runs are simulated. Further texts are the runs' other options, and the content of files that
-    options name, such as network files.
+    One of the texts says whether the runs are simulated. Further texts are the options of ``grsgd train`` or ``grsgd
+    simulate``, and the content of files that these options name, such as network files.
     """
     files = [Path(word.rpartition("=")[2]) for word in options.arguments]
     contents = [file.read_text(errors="replace") for file in files if file.suffix == ".toml" and file.is_file()]
@@ -201,5 +203,5 @@ def where(options: Namespace) -> list[str]:
 
 
 def name(changed: Sequence[str]) -> str:
-    """Return the beginning of the name of the run file of a run with the settings ``changed``."""
+    """Return the text, made from the settings ``changed``, with which the name of a run file begins."""
     return re.sub(r"[^\w.=+-]+", "_", "-".join(changed))[:MAX_LETTERS]

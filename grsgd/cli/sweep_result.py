@@ -17,9 +17,9 @@ def show(files: Sequence[Path], folder: Path):
     """Print the table of the run files ``files``, write the table to ``folder`` as Markdown and as CSV, and draw a plot
     in ``folder``.
 
-    Runs that differ only in the seed share a row and a curve. The table has the mean over the seeds and its 95 %
-    interval. The plot has a band from the least to the greatest value of the seeds. The function does nothing if
-    ``files`` is empty.
+    Runs that differ only in the seed share a row and a curve. The table of a sweep has the mean over the seeds, and the
+    95 % interval of this mean. In the plot, a band shows the range from the least to the greatest value of the runs
+    that differ in the seed. The function does nothing if ``files`` is empty.
     """
     if not files:
         return
@@ -42,7 +42,8 @@ def show(files: Sequence[Path], folder: Path):
 def draw(files: Sequence[Path], picture: Path):
     """Draw the plot of the run files ``files`` to the file ``picture``. Raises RunFileError if the runs cannot be
     drawn."""
-    os.environ.pop("MPLBACKEND", None)  # the figure is only a file, and an unknown backend of matplotlib is an error
+    # a plot in a file needs no backend of matplotlib, and an unknown backend would be an error
+    os.environ.pop("MPLBACKEND", None)
     from grsgd.runs.plot import plot
 
     plot(files, picture, SkippedFiles())

@@ -32,10 +32,11 @@ def train(options) -> int:
     if options.check:
         return check(options, int(count_of_ranks()) if options.ranks is None else options.ranks)
     if options.ranks is not None:
-        options.on_ranks = False  # the error must end no job, because MPI has not started
+        options.on_ranks = False  # no job must end after this error, because MPI has not started
         n = options.ranks
         raise UsageError(f"--ranks {n}: only with --check; `grsgd run -n {n}` starts {n} ranks")
-    with Interruption(not_yet_training, lambda: None):  # importing torch takes seconds
+    # a signal may arrive while torch is imported, which takes seconds
+    with Interruption(not_yet_training, lambda: None):
         return train_on_all_ranks(options)
 
 
@@ -49,8 +50,8 @@ def not_yet_training(reason: str):
 
 
 def train_on_all_ranks(options) -> int:
-    """Train on this rank, and return the exit code of the command. Some ends of a run end the process before the
-    function returns."""
+    """Train on this rank, and return the exit code of the command. If the run ended early, lost ranks, or could survive
+    the death of ranks, this process ends before the function returns."""
     start_up = StartUp(options.verbose)
     with ProgressLine(is_shown=rank() in (None, "0")) as line:
         line.doing(f"starting {ranks()}", only_live=True)
@@ -83,7 +84,7 @@ def train_on_all_ranks(options) -> int:
         try:
             more = {"keeping": keeping, "spares": options.spares, "timeline": path_or_none(options.timeline)}
             end = run(mpi, config, out, start_up, line, models, **more)
-        except SavedElsewhere as error:  # on one rank only: a file is in another place
+        except SavedElsewhere as error:  # raised on only one rank, which has saved a file in another folder
             problem, end = error, error.end
         reason, remaining, checkpoint, survived = end
         if problem:
@@ -110,11 +111,12 @@ def run(options) -> int:
     if trains and options.spares is not None:
         options.arguments += ["--spares", str(options.spares)]
     of_train = None
-    if trains:  # so errors of options are printed once, before the launcher starts
+    if trains:  # parse the options here, so that errors are printed once, before the launcher starts
         of_train = options.make_parser().parse_args(["train", options.target, *options.arguments])
     check_at_least("--restarts", options.restarts, 0)
     first = start.job(options.target, options.arguments, options.ranks, options.launcher, options.spares, options.bind)
-    options.launcher = "srun" if first.command[0] == "srun" else "mpiexec"  # so srun is tried only once
+    # keep the name of the launcher, so that `srun` is tested only once
+    options.launcher = "srun" if first.command[0] == "srun" else "mpiexec"
     ranks = options.ranks if options.ranks is not None else start.tasks_of_allocation()
     found = hosts.read(options.hosts, ranks) if options.hosts else []
     if found and hosts.slots(found) < ranks:
@@ -135,7 +137,7 @@ def run(options) -> int:
 
 
 def sweep(options) -> int:
-    """make the runs of all combinations of some values, unless they exist"""
+    """make the runs of all combinations of values of some keys, except the runs that are finished"""
     from grsgd.cli import sweep as runs
     from grsgd.job.foreign_launchers import check_alone
 
@@ -152,7 +154,7 @@ def sweep(options) -> int:
 def check(options, ranks: int, simulated=None) -> int:
     """Check a run of `train`, or of `simulate` with the options ``simulated``, and print a description of the run.
     Return the exit code 0. Raises UsageError if the run would fail."""
-    options.on_ranks = False  # an error must end no job, because MPI does not start
+    options.on_ranks = False  # no job must end after an error in a check, because MPI does not start
     check_at_least("--ranks", ranks, 1)
     config = load_config(options)
     with importing():
@@ -180,7 +182,7 @@ def simulate(options) -> int:
     from grsgd.job.signals import EXIT_CODE, as_exceptions
 
     try:
-        with as_exceptions():  # importing torch takes seconds
+        with as_exceptions():  # a signal may arrive while torch is imported, which takes seconds
             return simulate_until_interrupted(options)
     except KeyboardInterrupt as interrupt:
         print_error(f"{interrupt} while nothing was simulated: there is no run file")
@@ -188,8 +190,8 @@ def simulate(options) -> int:
 
 
 def simulate_until_interrupted(options) -> int:
-    """Simulate the run of ``options``, and return the exit code of the command. A signal raises KeyboardInterrupt if it
-    arrives before the simulation has results to save, or after the results are saved."""
+    """Simulate the run that the command's ``options`` describe, and return the exit code of the command. A signal
+    raises KeyboardInterrupt if it arrives before the simulation has results to save, or after the results are saved."""
     with importing():
         from grsgd.comm.communicator import LostRank
         from grsgd.job.rescue import NotSavedThere, path_of

@@ -1,5 +1,5 @@
-"""Backends, which carry the messages of a `Communicator`: the interface of all backends, and the backend that sends
-NumPy arrays by MPI."""
+"""Backends, which carry the messages of a `Communicator`: the interface `Backend` of all backends, and the backend that
+sends NumPy arrays by MPI."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -10,17 +10,17 @@ from grsgd.comm.watchdog import within
 from grsgd.mpi_environment import fault_tolerant
 
 ANY_RANK = -1
-"""Value of ``source`` in a receive that takes a message from any rank."""
+"""Value of the parameter ``source`` with which a receive takes a message from any rank."""
 MAX_ELEMENTS = 2**31 - 1
-"""The largest number of elements in one MPI message: the largest C int, because MPI libraries before version 4 of the
-standard count elements with a C int."""
+"""The largest number of elements in one MPI message. It is the largest C int, because MPI libraries before version 4 of
+the standard count elements with a C int."""
 PROCESS_FAILURES = ("MPI_ERR_PROC_FAILED", "MPIX_ERR_PROC_FAILED", "MPI_ERR_REVOKED", "MPIX_ERR_REVOKED")
-"""Names of the errors that fault-tolerant MPI libraries (ULFM) raise after a rank's process has died. Errors with other
-names end the whole job."""
+"""Names of the errors that fault-tolerant MPI libraries (ULFM) raise after a rank's process has died. An MPI error with
+another name ends the whole job."""
 
 
 class Request(Protocol):
-    """A request of a message under way."""
+    """A request, the handle of a message that is being sent or received."""
 
     def Test(self) -> bool:
         """Return whether the message of this request is complete."""
@@ -30,11 +30,13 @@ class Receive(Request, Protocol):
     """A request of a receive: a message under way to this rank."""
 
     def Cancel(self):
-        """Cancel the receive, if no message has begun to arrive. A cancelled receive counts as complete."""
+        """Cancel the receive, unless a message has begun to arrive. For a cancelled receive, ``Test()`` returns
+        True."""
 
 
 class Backend(Protocol):
-    """Non-blocking messages between the ranks of one group: the functions of MPI, without counting of bytes.
+    """Interface of a group of ranks that send each other non-blocking messages: the functions of MPI, without counting
+    of bytes.
 
     Implementations are `MpiBackend`, `grsgd.comm.gpu.backend.GpuBackend` and
     `grsgd.simulator.backend.SimulatedBackend`. Arrays must be contiguous. The caller must not change the array of a
@@ -45,25 +47,26 @@ class Backend(Protocol):
     rank: int
     size: int
     lost: tuple[int, ...]
-    """Ranks whose processes have died, as far as calls of `Iprobe` have noticed the deaths."""
+    """Ranks whose processes are known to have died, because a call of `Iprobe` has noticed their deaths."""
     survives_deaths: bool
-    """Whether the other ranks go on after the process of a rank has died. If False, the death of a process ends the
-    run."""
+    """Whether the other ranks continue the run after the process of a rank has died. If the value is False, the death
+    of a process ends the run."""
     shares_memory: bool
     """Whether the ranks of one host can share memory by mapping one file."""
     has_multicast: bool | None
-    """Whether the sender of a broadcast sends the array once for all receivers. None if only a trial of IP multicast
-    can show whether a broadcast is sent once."""
+    """Whether a broadcast leaves the sender's host only once, for all receivers together. The value is None if the
+    backend does not know whether a broadcast is sent once, so that a test with IP multicast must show it."""
     hosts: list | None
-    """One value per rank that identifies the rank's host. None if this backend does not know the hosts, so that the
-    ranks must exchange the names of their hosts."""
+    """One value per rank that identifies the rank's host. The value is None if this backend does not know the hosts, so
+    that the ranks must exchange the names of their hosts."""
 
     def Isend(self, array, dest: int, tag: int) -> Request:
-        """Start to send ``array`` to rank ``dest``. The request is complete when the caller may change ``array``."""
+        """Start to send ``array`` to rank ``dest``. The returned request is complete when the caller may change
+        ``array``."""
 
     def Issend(self, array, dest: int, tag: int) -> Request:
-        """Start to send ``array`` to rank ``dest``. The request is complete when rank ``dest`` has begun to receive the
-        message."""
+        """Start to send ``array`` to rank ``dest``. The returned request is complete when rank ``dest`` has begun to
+        receive the message."""
 
     def Irecv(self, array, source: int, tag: int) -> Receive:
         """Start to receive a message from rank ``source`` (or `ANY_RANK`) into ``array``, which may be longer than the
@@ -82,12 +85,14 @@ class Backend(Protocol):
         received."""
 
     def dup(self) -> "Backend":
-        """Return a new backend of all ranks of this backend. No receive of one backend gets a message of the other
-        backend. All ranks must call this method."""
+        """Return a new backend of all ranks of this backend, whose messages are separate from the messages of this
+        backend. A receive of the new backend never gets a message of this backend, and vice versa. All ranks of this
+        backend must call `dup`."""
 
     def subset(self, ranks: Sequence[int]) -> "Backend":
-        """Return a new backend of the ranks ``ranks`` of this backend. No receive of one backend gets a message of the
-        other backend. Only the ranks ``ranks`` call this method."""
+        """Return a new backend of the ranks ``ranks`` of this backend, whose messages are separate from the messages of
+        this backend. A receive of the new backend never gets a message of this backend, and vice versa. Only the ranks
+        in ``ranks`` call `subset`."""
 
     def free(self):
         """Free this backend, which `dup` or `subset` has made. All ranks of the backend must call this method, while no
@@ -102,7 +107,7 @@ class MpiBackend:
     mpi
         An mpi4py intracommunicator. The backend uses this communicator itself, and not a copy.
     timeout
-        Seconds after which the job ends if MPI has not finished making another communicator from this communicator.
+        Seconds after which the job ends if MPI has not finished making another communicator from ``mpi``.
     """
 
     survives_deaths = False
@@ -158,8 +163,8 @@ class MpiBackend:
             return False
 
     def next_sender(self, tag: int) -> int | None:
-        """Return a living rank from which a message with ``tag`` has arrived, or None if no message has arrived. The
-        search begins after the rank that was returned last, so that no sender is neglected."""
+        """Return a living rank from which a message with ``tag`` has arrived, or None if no message with ``tag`` has
+        arrived. The search begins after the rank that the last call returned, so that every sender gets its turn."""
         for step in range(1, self.size + 1):
             rank = (self._last_sender + step) % self.size
             if rank in self.lost:
@@ -177,8 +182,8 @@ class MpiBackend:
         return None
 
     def note_failures(self):
-        """Tell the MPI library that this rank knows of the deaths of processes, so that receives from any rank work
-        again. A receive from a dead rank still fails."""
+        """Acknowledge the deaths of processes to the MPI library, which then allows receives from any rank again. After
+        the acknowledgement, a receive from a dead rank still fails."""
         self.mpi.Ack_failed(self.size)
         self.lost = died_in(self.mpi)
 
@@ -191,7 +196,7 @@ class MpiBackend:
             return self.of(subset(self.mpi, ranks))
 
     def of(self, mpi) -> "MpiBackend":
-        """Return a backend of this backend's class for ``mpi``, another mpi4py communicator."""
+        """Return a new `MpiBackend` for ``mpi``, another mpi4py communicator."""
         return MpiBackend(mpi, self.timeout)
 
     def free(self):
@@ -199,7 +204,8 @@ class MpiBackend:
 
 
 class Failed:
-    """A request of a message whose send or receive failed at once. ``Test()`` raises the error of the message."""
+    """A request of a message whose send or receive failed as soon as it was started. `Failed.Test` raises the error
+    with which the send or receive failed."""
 
     def __init__(self, error: RuntimeError):
         self.error = error
@@ -212,19 +218,20 @@ class Failed:
 
 
 def failed(error: RuntimeError) -> Failed:
-    """Return a request whose ``Test()`` raises ``error``, if ``error`` says that a process has died. Raise any other
-    error at once."""
+    """If ``error`` says that a process has died, return a request whose ``Test()`` raises ``error``. If ``error`` says
+    something else, raise ``error``."""
     if not has_died(error):
         raise error
     return Failed(error)
 
 
 class FromAnyRank:
-    """A request of a receive from any rank, in a job in which processes may die.
+    """A request of a receive from any rank, for jobs that continue after the death of a process.
 
-    Ranks take turns: the request receives from the next rank from which a message has arrived. The receive is given to
-    the MPI library only then. An earlier receive could match the announcement of a long message whose sender then dies.
-    Open MPI 5 never completes such a receive, and never reports the death.
+    The request receives a message from each rank in turn, if a message from the rank has arrived. The request starts
+    the receive in the MPI library only when a message has arrived. If the receive were started before, MPI could match
+    it with the announcement of a long message, and the sender might die before the content is sent. In Open MPI 5, a
+    receive matched with a dead sender's message never completes and never reports the death.
 
     When the receive is complete, the attribute ``source`` is the rank that sent the message.
     """
@@ -255,8 +262,8 @@ class FromAnyRank:
 
 
 def countable(array):
-    """Return ``array`` itself if MPI can count its elements. If ``array`` has too many elements, return a view of
-    ``array`` as elements of 8, 4 or 2 bytes.
+    """Return ``array`` itself if MPI can count its elements. If ``array`` has too many elements for MPI, return a view
+    of the same bytes as elements of 8, 4 or 2 bytes.
 
     Raises ValueError if every view of ``array`` has more than `MAX_ELEMENTS` elements.
     """
@@ -275,7 +282,7 @@ def has_died(error: RuntimeError) -> bool:
 
 
 def died_in(mpi) -> tuple[int, ...]:
-    """Return the ranks of ``mpi`` whose processes are known to have died; the MPI library must be fault-tolerant."""
+    """Return the ranks of ``mpi`` whose processes are known to have died. The MPI library must be fault-tolerant."""
     everyone, dead = mpi.Get_group(), mpi.Get_failed()
     ranks = tuple(sorted(dead.Translate_ranks(None, everyone)))
     dead.Free()
@@ -284,8 +291,8 @@ def died_in(mpi) -> tuple[int, ...]:
 
 
 def subset(mpi, ranks: Sequence[int]):
-    """Return an mpi4py communicator of the ranks ``ranks`` of ``mpi``. Only the ranks ``ranks`` call this function,
-    because the other ranks may have stopped for good."""
+    """Return an mpi4py communicator of the ranks ``ranks`` of ``mpi``. Only the ranks in ``ranks`` call this function,
+    because the other ranks may have died."""
     everyone = mpi.Get_group()
     group = everyone.Incl(ranks)
     try:
@@ -293,7 +300,7 @@ def subset(mpi, ranks: Sequence[int]):
     except RuntimeError as error:
         if not has_died(error):
             raise
-        return mpi.Shrink()  # `Shrink` leaves out the dead ranks
+        return mpi.Shrink()  # `Shrink` makes a communicator without the dead ranks
     finally:
         group.Free()
         everyone.Free()

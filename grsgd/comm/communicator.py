@@ -1,7 +1,7 @@
-"""Communicators, which send messages between the ranks of a group by any backend. A communicator counts the bytes of
-messages, and describes messages in errors.
+"""Communicators, which send messages between the ranks of a group through any `Backend`. A communicator counts the
+bytes that it sends, and describes messages in the texts of errors.
 
-A schedule is a generator that yields each object it waits for.
+A schedule is a generator that yields each object (such as a request of a message) for which the schedule waits.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,14 +15,16 @@ from grsgd.comm.traffic import Traffic
 
 
 class LostRank(RuntimeError):
-    """Error raised if the process of a rank has died, for example by `Message.Test` of a message to or from the
-    rank."""
+    """Error raised if the process of another rank has died, for example by `Message.Test` of a message to or from the
+    dead rank."""
 
 
 class Message:
-    """A message under way: a pollable whose ``str()`` describes the message for the error message of a time-out.
+    """A message that is being sent or received: a pollable whose string describes the message in the error after too
+    long a wait.
 
-    ``subject`` describes the purpose of the message. The code that sends or receives the message may set ``subject``.
+    ``subject``: object whose string describes the purpose of the message. The code that sends or receives the message
+    may set the attribute ``subject``.
     """
 
     __slots__ = ("request", "verb", "nbytes", "peer", "tag", "subject")
@@ -32,8 +34,8 @@ class Message:
         self.subject = None
 
     def Test(self) -> bool:
-        """Return whether this message is complete. Raises LostRank if the process of the message's sender or receiver
-        has died."""
+        """Return True if the message has been sent, or has been received. Raises LostRank if the process of the rank at
+        the other end of the message has died."""
         try:
             return self.request.Test()
         except RuntimeError as error:
@@ -48,10 +50,11 @@ class Message:
 
 
 def receive_if_come(comm, tag: int, size: int, dtype=np.uint8) -> np.ndarray | None:
-    """Receive a message with ``tag`` that has arrived from any rank, and return an array of ``size`` elements that
-    begins with the message. Return None if no message has arrived. A message may have at most ``size`` elements.
+    """If a message with ``tag`` has arrived from any rank, receive the message, and return an array of ``size``
+    elements that begins with the message's content. Return None if no message with ``tag`` has arrived. The message may
+    have at most ``size`` elements.
 
-    Messages of ranks whose processes have died are ignored, because the receive of such a message may never complete.
+    Messages from ranks whose processes have died are ignored, because the receive of such a message may never complete.
     """
     if not comm.Iprobe(ANY_RANK, tag):
         return None
@@ -61,7 +64,7 @@ def receive_if_come(comm, tag: int, size: int, dtype=np.uint8) -> np.ndarray | N
                 continue
             array = np.zeros(size, dtype)
             receiving = comm.Irecv(array, sender, tag)
-            while not receiving.Test():  # this loop ends soon, because the message has arrived
+            while not receiving.Test():  # this loop soon ends, because the message has already arrived
                 pass
             return array
         except LostRank:
@@ -73,8 +76,8 @@ def receive_if_come(comm, tag: int, size: int, dtype=np.uint8) -> np.ndarray | N
 
 
 def until_over(messages: Iterable[Message]):
-    """Schedule that waits until each of ``messages`` is complete, or has failed because the process of its sender or
-    receiver has died."""
+    """Generator (schedule) that waits until each message in ``messages`` is complete, or has failed because the process
+    of its sender or receiver has died."""
     for message in messages:
         try:
             yield message
@@ -83,8 +86,8 @@ def until_over(messages: Iterable[Message]):
 
 
 class Communicator:
-    """Sender and receiver of messages between this rank and the other ranks of a group, by any `Backend`. A
-    communicator counts sent bytes, and describes messages in errors.
+    """Object by which this rank sends and receives messages to and from the other ranks of a group, through any
+    `Backend`. A communicator counts the bytes that it sends, and describes messages in the texts of errors.
 
     Parameters
     ----------
@@ -102,39 +105,41 @@ class Communicator:
         self.members: Sequence[int] = range(self.size) if members is None else tuple(members)
         self.traffic = Traffic(self.size) if traffic is None else traffic
         self.shared: dict = {}
-        """Memory that the ranks of one host share (`grsgd.comm.allreduce.shared`), by tag or name."""
+        """Memory that the ranks of one host share (`grsgd.comm.allreduce.shared`), by the tag or the name under which
+        it was allocated."""
         self._spare: dict[tuple, list] = {}
 
     @property
     def rank(self) -> int:
-        """Return the number of this rank in the group. On a spare process that has taken a rank
-        (`grsgd.comm.elastic.membership`), return the number of the taken rank."""
+        """Return the number in the group of the rank that this process holds. If this process was a spare and has taken
+        over a rank (`grsgd.comm.elastic.membership`), return the number of that rank."""
         return self.backend.rank
 
     @property
     def lost(self) -> tuple[int, ...]:
-        """Return the ranks whose processes have died, as far as `Iprobe` has noticed the deaths, and that no other
-        process has taken."""
+        """Return the ranks whose processes are known to have died (because `Iprobe` has noticed it) and that no other
+        process has taken over."""
         return self.backend.lost
 
     @property
     def survives_deaths(self) -> bool:
-        """Return whether the other ranks go on after the process of a rank has died. If True, messages to and from the
-        dead rank raise LostRank."""
+        """Return True if the other ranks continue the run after the process of a rank has died. If the value is True,
+        messages to and from a dead rank raise LostRank."""
         return self.backend.survives_deaths
 
     def Isend(self, array, dest: int, tag: int = tags.ARRAYS, header: int = 0) -> Message:
-        """Start to send ``array`` to rank ``dest``. The message is complete when the caller may change ``array``.
+        """Start to send ``array`` to rank ``dest``. The returned message is complete when the caller may change
+        ``array``.
 
-        ``header``: number of bytes in ``array`` that are bookkeeping and not payload.
+        ``header``: number of bytes of ``array`` that are header (sender, step and so on) and not payload.
         """
         nbytes = array.nbytes
         peer = self._count(nbytes, dest, header)
         return Message(self.backend.Isend(array, dest, tag), "send to", nbytes, peer, tag)
 
     def Issend(self, array, dest: int, tag: int = tags.ARRAYS, header: int = 0) -> Message:
-        """Start to send ``array`` to rank ``dest``. The message is complete when rank ``dest`` has begun to receive the
-        message."""
+        """Start to send ``array`` to rank ``dest``. The returned message is complete when rank ``dest`` has begun to
+        receive it."""
         nbytes = array.nbytes
         peer = self._count(nbytes, dest, header)
         return Message(self.backend.Issend(array, dest, tag), "send to", nbytes, peer, tag)
@@ -148,8 +153,9 @@ class Communicator:
     def Iallreduce(self, array) -> Message:
         """Start to sum ``array`` over all ranks, in place, by the backend's own all-reduce.
 
-        A communicator cannot know the messages inside an MPI library. So ``traffic`` counts the bytes of a
-        bandwidth-optimal all-reduce, 2(n-1)/n of the array on n ranks, as sent to the next rank.
+        A communicator does not know which messages an MPI library sends in its all-reduce. Therefore ``traffic`` counts
+        the bytes of a bandwidth-optimal all-reduce, 2(n-1)/n of the array on n ranks, as if this rank had sent them to
+        the next rank.
         """
         begin, end = part(self.rank, self.size, array.size)
         if self.size > 1:
@@ -161,7 +167,8 @@ class Communicator:
         """Start to copy ``array`` of rank ``root`` to ``array`` of all other ranks. All ranks must call the collectives
         of a communicator in the same order.
 
-        A broadcast is counted as a multicast: the bytes of the broadcast are counted once in ``traffic.sent_once``.
+        The broadcast counts as a multicast: its bytes are counted only once in ``traffic.sent_once``, and not once per
+        receiver.
         """
         request = self.backend.Ibcast(array, root)
         if self.rank == root:
@@ -175,11 +182,13 @@ class Communicator:
         return self.backend.Iprobe(source, tag)
 
     def subset(self, ranks: Sequence[int]) -> "Communicator":
-        """Return a new communicator of the ranks ``ranks`` of this communicator. No receive of one communicator gets a
-        message of the other communicator. Both communicators use the same traffic counters.
+        """Return a new communicator of the ranks ``ranks`` of this communicator, whose messages are separate from the
+        messages of this communicator. A receive of the new communicator never gets a message of this communicator, and
+        vice versa. This communicator and the new communicator use the same traffic counters.
 
-        Only the ranks ``ranks`` call this method. If a rank makes several subsets, the rank must make them in the same
-        order as all other ranks. Call `free` of the new communicator when the communicator is no longer used.
+        Only the ranks in ``ranks`` call `subset`. If a rank calls `subset` several times, it must make the
+        communicators in the same order as all other ranks. The caller must call `free` of the new communicator when the
+        communicator is no longer used.
         """
         return type(self)(self.backend.subset(ranks), [self.members[rank] for rank in ranks], self.traffic)
 
@@ -190,16 +199,18 @@ class Communicator:
         self.backend.free()
 
     def borrow(self, like, size: int) -> "Borrowed":
-        """Return a context manager that lends a scratch array of ``size`` elements, of the type and dtype of ``like``.
+        """Return a context manager that lends a scratch array with ``size`` elements, of the type and dtype of
+        ``like``, to a ``with`` statement.
 
-        After the ``with`` statement, the communicator keeps the array for the next call of `borrow`. Without this
-        reuse, new memory would cost a page fault per 4 KiB, which takes many times as long as using the memory.
+        After the ``with`` statement, the communicator keeps the array for the next call of `borrow`. Without the reuse
+        of arrays, new memory would cost one page fault per 4 KiB, which takes many times as long as a computation in
+        this memory.
         """
         return Borrowed(self._spare.setdefault((type(like), like.dtype, size), []), like, size)
 
     def _count(self, nbytes: int, dest: int, header: int) -> int:
-        """Count ``nbytes`` bytes that are sent to rank ``dest``. Return the number of rank ``dest`` in the counters of
-        ``traffic``."""
+        """Count ``nbytes`` bytes as sent to rank ``dest`` of this communicator. Return the number that rank ``dest``
+        has in the counters of ``traffic``."""
         peer = self.members[dest]
         self.traffic.count_one(peer, nbytes, header)
         return peer
@@ -208,7 +219,7 @@ class Communicator:
 class Borrowed:
     """Context manager that lends a scratch array for the duration of a ``with`` statement.
 
-    ``spare``: list of the arrays of the wanted type, dtype and size that are not lent at the moment.
+    ``spare``: list of arrays of the same type, dtype and size that are not lent at the moment.
     """
 
     __slots__ = ("spare", "like", "size", "array")
@@ -219,7 +230,8 @@ class Borrowed:
     def __enter__(self):
         try:
             self.array = self.spare.pop()
-        except IndexError:  # caught, not tested before, because another thread may borrow at the same time
+        # catch the error instead of testing `spare` before, because another thread may borrow an array at the same time
+        except IndexError:
             self.array = type(self.like)(self.size, dtype=self.like.dtype)
         return self.array
 

@@ -1,13 +1,13 @@
-"""Drivers, which run a rank's schedules in the foreground, and raise an error if a wait is longer than the option
-``comm.timeout``.
+"""Drivers, which run the schedules (generators) of a rank in the foreground, and raise an error if a wait is longer
+than the option ``comm.timeout``.
 
-The error's message names the network message for which the rank waited. The engine of the process (`grsgd.comm.engine`)
-runs schedules in the background.
+The message of the error names the network message for which the rank waited. The engine of the process
+(`grsgd.comm.engine`) runs schedules in the background, while the rank computes.
 
 A *schedule* is a generator that yields a pollable (`grsgd.comm.pollables`) or a tuple of pollables. A driver resumes a
-schedule when ``Test()`` of all yielded pollables returns True. The driver decides how to wait for pollables. So one
-schedule can run in the foreground, during a backward pass, and in simulated time
-(`grsgd.simulator.driver.SimulatedDriver`).
+schedule when ``Test()`` of all pollables that the schedule has yielded returns True. The driver decides how a rank
+waits for pollables, for example by polling or sleeping. Therefore the same schedule can run in the foreground, during a
+backward pass, and in simulated time (`grsgd.simulator.driver.SimulatedDriver`).
 """
 
 import math
@@ -35,80 +35,81 @@ from grsgd.control_groups import GroupQuota, cpu_quota
 from grsgd.machine.cores import allowed_cores
 
 BUSY = np.ones((64, 64), np.float32)
-"""A matrix that `MpiDriver` squares to keep a core busy. A square takes some microseconds, in which other threads of
-the process can run."""
+"""A matrix that `MpiDriver` multiplies by itself to keep a core busy, when a computation must last longer than its real
+work. One multiplication takes some microseconds, in which other threads of the process can run."""
 
 STOOD_STILL_SECONDS = 1.0
-"""Longest time in seconds between two polls of a waiting rank that counts towards the rank's time-out. If the time is
-longer, the rank's process is assumed to have been stopped in between."""
+"""Longest time in seconds between two polls of a waiting rank that counts as waiting for the rank's time-out. If more
+time passes between two polls, the rank's process is assumed to have been stopped in between."""
 
 QUOTA_SECONDS = 1.0
-"""Number of seconds after which a waiting rank reads its processor quota again, because the quota may change at any
-time."""
+"""Number of seconds after which a waiting rank reads its processor quota (limit of its control group) again, because
+the quota may change at any time."""
 QUOTA_SLEEP_SHARE = 1 / 8
-"""Number from which a rank with a quota of less than a core computes the length of a sleep between two polls. The sleep
-lasts the time waited so far, times `QUOTA_SLEEP_SHARE` divided by the number of the rank's cores, but at most times 1.
+"""Factor for the length of a sleep between two polls, on a rank whose processor quota is less than a core. The sleep
+lasts the time waited so far, times `QUOTA_SLEEP_SHARE`, divided by the rank's quota in cores, but at most the time
+waited so far.
 
-A poll takes 50 us of a core's time, and a quota of an eighth of a core supplies 50 us in 0.4 ms.
+For example, a poll takes 50 us of a core's time, and a quota of an eighth of a core supplies these 50 us in 0.4 ms.
 """
 THREAD_SLEEP_SECONDS = 5e-4
-"""Number of seconds from which a rank with a quota of less than a core computes the longest sleep of the engine's
-thread. The longest sleep is `THREAD_SLEEP_SECONDS` divided by the number of the rank's cores, within limits.
+"""Number of seconds from which the longest sleep of the engine's thread is computed, on a rank whose processor quota is
+less than a core. The longest sleep is `THREAD_SLEEP_SECONDS` divided by the rank's quota in cores, within limits.
 
-The longest sleep is longer on a small quota, because the thread's polls use processor time that the computation of the
+A small quota makes the longest sleep longer, because the thread's polls use processor time that the computation of the
 gradient needs.
 """
 
 
 class Driver(Protocol):
-    """Interface of drivers: the methods that algorithms and the training loop use, in real and in simulated time.
+    """Interface of drivers: the methods that algorithms and the training loop call, in real and in simulated time.
 
     Implementations are `MpiDriver` and `grsgd.simulator.driver.SimulatedDriver`.
     """
 
     progress_mode: str
-    """Name of the way in which background schedules are resumed: ``thread``, ``inline`` or, in simulated time,
-    ``virtual``."""
+    """Name of the way in which background schedules are resumed: ``thread`` or ``inline`` in real time, or ``virtual``
+    in simulated time."""
     timeout: float
-    """Seconds after which a foreground wait raises `WaitTimeout`."""
+    """Seconds after which a wait in the foreground raises `WaitTimeout`."""
     wait_seconds: float
-    """Seconds that the schedules in the foreground have spent waiting."""
+    """Seconds that schedules in the foreground have spent waiting, in total."""
     watch: Callable[[], None] | None
-    """Function that the driver calls now and then while a schedule in the foreground waits. The function raises an
-    error to end the wait, for example if another rank has stopped."""
+    """Function that the driver calls repeatedly while a schedule in the foreground waits. The function ``watch`` may
+    raise an error to end the wait, for example if another rank has stopped."""
     abandoned: list
-    """Schedules that `abandon` has stopped. The driver keeps these schedules because MPI may still write into the
-    schedules' arrays."""
+    """Background schedules that the method `abandon` has stopped. The driver keeps the abandoned schedules, because MPI
+    may still write into their arrays."""
     calls_stages: bool
-    """Whether the driver itself calls the stages of a `Compute`. A driver calls the stages if a computation takes
-    longer or shorter than the call of the computation's ``work()``."""
+    """Whether the driver itself calls the functions in the attribute ``stages`` of a `Compute`. A driver calls these
+    functions if it makes a computation take longer or shorter than its real work (``work()``)."""
 
     def clock(self) -> float:
-        """Return the time in seconds since a moment that stays the same during the run."""
+        """Return the present time in seconds since a moment that stays the same during the run."""
 
     def poll(self):
-        """Resume background schedules until all of them wait, if no thread resumes these schedules."""
+        """If no thread resumes the background schedules, resume them until each of them waits."""
 
     def start(self, schedule: Schedule) -> Pollable:
-        """Run ``schedule`` in the background. Return a pollable whose ``Test()`` returns True when the schedule has
-        ended.
+        """Start to run ``schedule`` in the background. Return a pollable whose ``Test()`` returns True when the
+        schedule has ended.
 
-        After the end of the schedule, the pollable's attribute ``value`` is the schedule's result.
+        When the schedule has ended, the pollable's attribute ``value`` is the value that the schedule has returned.
         """
 
     def abandon(self):
-        """Stop resuming all background schedules that were started so far. After this call, an abandoned schedule
-        changes no data."""
+        """Stop all background schedules that were started so far, by never resuming them again. A schedule that was
+        abandoned changes no data any more."""
 
 
 class WaitTimeout(RuntimeError):
-    """Error raised if a wait takes longer than the driver's time-out. The error's message names the waiting rank and
-    the pollable for which the rank waited."""
+    """Error raised if a rank waits longer than the time-out of its driver. The message of `WaitTimeout` names the
+    waiting rank and the pollable for which the rank waited."""
 
 
 class MpiDriver:
-    """The `Driver` of one rank of a real job (not of a simulated job). `MpiDriver` also runs schedules in the
-    foreground.
+    """The `Driver` of one rank of a real job (not of a simulated job). In addition to the methods of `Driver`,
+    `MpiDriver` has the method `run`, which runs schedules in the foreground.
 
     Parameters
     ----------
@@ -133,7 +134,8 @@ class MpiDriver:
         Function that the engine's thread calls before the thread resumes schedules of this driver.
 
     thread_allowed
-        Whether the MPI library may be called from a second thread. If False, only the trainer resumes schedules.
+        Whether the MPI library may be called from a second thread. If the value is False, only the trainer resumes
+        schedules.
     compute_seconds
         Least processor time in seconds of a `Compute` of amount 1. With ``compute_seconds``, gradients of a small model
         can take as long as gradients of a large model.
@@ -152,27 +154,27 @@ class MpiDriver:
         self.rank = rank
         self.timeout = timeout
         self.limit = ""
-        """Last words of the error message of a time-out, which name the option that a user should raise if ranks may be
+        """Last words of the message of `WaitTimeout`, which name the option that a user should raise if ranks may be
         slow."""
         self.watch: Callable[[], None] | None = None
         self.wait_seconds = 0.0
-        """Seconds that `run` has spent waiting, without the time in which the waiting thread resumed background
+        """Seconds that `run` has spent waiting, except the time in which the waiting thread resumed background
         schedules."""
         if progress_mode == "auto":
             progress_mode = "thread" if available_cores() >= 2 * ranks_on_cores else "inline"
         self.progress_mode = progress_mode
         self.ranks_on_cores = ranks_on_cores
         self.spin_seconds, self.sleep_share = SPIN_SECONDS, SLEEP_SHARE
-        """Arguments of `back_off` for waits in the foreground. `look_at_quota` changes these arguments on a rank with a
-        quota of less than a core."""
+        """Arguments with which waits in the foreground call `back_off`. On a rank with a processor quota of less than a
+        core, `look_at_quota` changes these arguments."""
         self.thread_pauses = THREAD_SPIN_SECONDS, SLEEP_SHARE, SLEEP_SECONDS
-        """Arguments of `back_off` for the engine's thread, which resumes background schedules."""
+        """Arguments with which the engine's thread, which resumes background schedules, calls `back_off`."""
         self._quota_asked = -math.inf
         self.thread_allowed = thread_allowed
         self.prepare_thread = prepare_thread
         self.compute_seconds = compute_seconds
         self.raises_in_waits_only = False
-        """Whether the next wait of `run`, and not `poll`, raises the errors of background schedules."""
+        """Whether errors of background schedules are raised by the next wait of `run` only, and not by `poll`."""
         self.abandoned: list[Handle] = []
 
     @property
@@ -181,20 +183,20 @@ class MpiDriver:
 
     @property
     def background(self) -> list[Handle]:
-        """Return the handles of this driver's background schedules that have not ended."""
+        """Return the handles of this driver's background schedules that have not yet ended."""
         return [handle for handle in ENGINE.handles if handle.driver is self and not handle.ended]
 
     def clock(self) -> float:
         return time.perf_counter()
 
     def run(self, schedule: Schedule | None):
-        """Run ``schedule`` to its end and return the schedule's value. If ``schedule`` is None, this method runs
-        nothing and returns None.
+        """Run ``schedule`` to its end in the foreground, and return the value that the schedule returns. If
+        ``schedule`` is None, this method does nothing and returns None.
 
-        The time spent waiting is added to ``wait_seconds``.
+        The time that the schedule spends waiting is added to ``wait_seconds``.
 
-        Raises WaitTimeout if a wait takes too long, and any error of the schedule, of a background schedule, or of
-        ``watch``.
+        Raises WaitTimeout if a wait takes longer than the time-out, and any error of the schedule, of a background
+        schedule, or of the function ``watch``.
         """
         if ENGINE.handles or ENGINE.failed:
             self.poll()
@@ -210,7 +212,7 @@ class MpiDriver:
                         if not pollable.Test():
                             self._wait(pollable)
                 except Exception as error:
-                    # the error is raised at the schedule's yield, so that the schedule can clean up
+                    # raise the error inside the schedule, at its yield, so that the schedule can clean up
                     pending = schedule.throw(error)
                 else:
                     pending = next(schedule)
@@ -221,9 +223,10 @@ class MpiDriver:
         return ENGINE.start(schedule, self)
 
     def poll(self):
-        """Resume background schedules until all of them wait, if the engine's thread does not resume these schedules.
+        """If the engine's thread does not resume the background schedules, resume them until each of them waits.
 
-        Raise the error of a failed background schedule, unless a wait for that schedule has raised the error already.
+        Raise the error of a background schedule that has failed, unless an earlier wait for this schedule has raised
+        the error.
         """
         ENGINE.poll()
         if not self.raises_in_waits_only:
@@ -233,8 +236,8 @@ class MpiDriver:
         self.abandoned += ENGINE.abandon(self)
 
     def beside(self, process: int) -> "MpiDriver":
-        """Return another driver of this process for background schedules without end, which go on even after a process
-        has died.
+        """Return another driver of this process, for background schedules that never end and that continue even after a
+        process has died.
 
         ``process`` is the number of this process.
         """
@@ -242,7 +245,7 @@ class MpiDriver:
         return MpiDriver(process, math.inf, self.progress_mode, **more)
 
     def close(self):
-        """End this driver, and abandon its background schedules that have not ended."""
+        """End this driver, and stop its background schedules that have not ended."""
         self.abandon()
         ENGINE.remove(self)
 
@@ -270,7 +273,7 @@ class MpiDriver:
                 ENGINE.poll()
                 ENGINE.check()
                 now = time.perf_counter()
-                # a long time between two polls means that this process was stopped, which must not cause a time-out
+                # much time between two polls means that this process was stopped, which must not cause a time-out
                 if now - seen > STOOD_STILL_SECONDS:
                     stopped += now - seen
                 seen = now
@@ -291,19 +294,19 @@ class MpiDriver:
             self.wait_seconds += max(time.perf_counter() - begin - (ENGINE.worked_seconds - before), 0.0)
 
     def quota(self) -> GroupQuota | None:
-        """Return the processor quota of this rank if the quota is less than one core. Return None for a larger quota or
-        no quota."""
+        """Return the processor quota of this rank, if the quota is less than one core. If the quota is one core or
+        more, or if this rank has no quota, return None."""
         found = cpu_quota()
         if found is None or found.cores >= self.ranks_on_cores:
             return None
         return found._replace(cores=found.cores / self.ranks_on_cores)
 
     def look_at_quota(self, now: float):
-        """Set the lengths of pauses between polls according to this rank's processor quota. The quota is read at most
-        once per `QUOTA_SECONDS`.
+        """Set the lengths of the sleeps between polls according to this rank's processor quota. This method reads the
+        quota at most once per `QUOTA_SECONDS`.
 
-        If a rank has a quota of less than a core, each poll uses processor time that the computation of gradients or
-        the receipt of a message needs.
+        A rank with a quota of less than a core must sleep long, because each poll uses processor time that its
+        computation or its receives need.
         """
         if now - self._quota_asked <= QUOTA_SECONDS:
             return
@@ -319,5 +322,5 @@ class MpiDriver:
 
 
 def available_cores() -> int:
-    """Return the number of cores that this process may use."""
+    """Return the number of processor cores that this process may use."""
     return len(allowed_cores())

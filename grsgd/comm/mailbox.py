@@ -1,7 +1,7 @@
-"""Messages that carry models between neighbours. A rank sends model messages without waiting, and receives model
-messages in the background.
+"""Messages that carry models (parameter vectors) between neighbouring ranks. A rank sends model messages without
+waiting for the receiver, and receives model messages in the background.
 
-A schedule is a generator that yields each object it waits for.
+A schedule is a generator that yields each object (such as a request of a message) for which the schedule waits.
 """
 
 from __future__ import annotations
@@ -21,30 +21,31 @@ from grsgd.models.flat import LINE_BYTES, Flat
 torch = LazyModule("torch")
 
 HEADER = 8
-"""Number of bytes in a model message that hold the sender's rank and step. The receiver computes the model's staleness
-from the sender's step."""
+"""Number of bytes of a model message that contain the sender's rank and step. From the sender's step, the receiver
+computes the staleness of the model."""
 UNWEIGHTED_HEADER = 16
-"""Number of bytes in a model message that precede the model: the sender's step and rank, and a weight. An algorithm
-that ignores the weight counts all these bytes as bookkeeping."""
+"""Number of bytes of a model message in front of the model, which contain the sender's step and rank, and a weight. For
+an algorithm that ignores the weight, all these bytes count as header, and not as payload."""
 
 
 class ModelMessage:
-    """A buffer that holds a header (step and sender, int32), a weight (float64) and a model ``x``.
+    """A buffer for one message, which contains the sender's step and rank (int32), a weight (float64) and a model
+    ``x``.
 
     Parameters
     ----------
     like
         Array that has the length, dtype and device of ``x``.
     compressor
-        Compressor of the model, or None. With a compressor, the buffer holds a compressed payload instead of ``x``. The
-        sender must call `seal` before the message is sent, and the receiver must call `open` when the message has
+        Compressor of the model, or None. With a compressor, the buffer contains a compressed payload instead of ``x``.
+        The sender must call `seal` before it sends the message, and the receiver must call `open` when the message has
         arrived.
     """
 
     def __init__(self, like: Flat, compressor: Compressor | None = None):
         nbytes = like.array.nbytes if compressor is None else compressor.nbytes
-        # The model begins at a cache line, and step, sender and weight are the bytes before that line. Arrays on the
-        # meta device have no memory, so their models begin right after the bytes of step, sender and weight.
+        # The model begins at a cache line, and step, sender and weight are in the 16 bytes before it. Arrays on the
+        # meta device have no memory, so that their models begin right after step, sender and weight.
         begin = UNWEIGHTED_HEADER if like.tensor.is_meta else LINE_BYTES
         whole = Flat.zeros(begin + nbytes, torch.uint8, like.tensor.device)
         content = whole.tensor[begin:]
@@ -59,14 +60,14 @@ class ModelMessage:
             self.x = like.like()
 
     def seal(self, key: tuple[int, ...]):
-        """Compress the model ``x``, and set ``x`` to the model that the receiver will decode. ``key``: (seed, rank,
-        step), on which random numbers depend."""
+        """Compress the model ``x`` into the buffer, and set ``x`` to the model that the receiver will decode. ``key``:
+        the integers (seed, rank, step) from which the compressor's random numbers are derived."""
         if self._compressor is not None:
             self._compressor.encode(self.x.tensor, self._payload, key)
             self.open()
 
     def open(self):
-        """Set ``x`` to the model that is decoded from the received payload."""
+        """Decode the received payload, and set ``x`` to the decoded model."""
         if self._compressor is not None:
             self._compressor.decode(self._payload, self.x.tensor)
 
@@ -76,8 +77,8 @@ class ModelMessage:
 
 
 def message_arrays(options) -> float:
-    """Return the memory of a `ModelMessage` as a multiple of the model's size. A compressed message holds the payload
-    and the decoded model."""
+    """Return the memory of one `ModelMessage`, divided by the memory of the model. A compressed message contains the
+    payload and also the decoded model."""
     return 1 + payload_share(options) if options.compresses else 1
 
 
@@ -85,13 +86,13 @@ OVER = Until(lambda: True, "nothing")
 
 
 class SendBuffers:
-    """Buffers of the model messages that this rank is sending, at most one per receiver. The models have the length,
-    dtype and device of ``x``.
+    """Buffers of the model messages that this rank is sending, with at most one message per receiver at a time. All
+    models have the length, dtype and device of the model ``x``.
 
-    The buffer of a delivered message is used again for the next message to any rank. So the number of buffers is at
-    most the largest number of messages that were under way at the same time. If the process of a receiver dies, this
-    object calls ``returned(message)`` with the message to this receiver. Models are compressed if ``compressor`` is
-    given.
+    When a message has been delivered, its buffer is used again for the next message to any receiver. Therefore this
+    object needs only as many buffers as the largest number of messages that were under way at the same time. If the
+    process of a receiver dies, this object calls the function ``returned(message)`` with the message that was under way
+    to this receiver. If ``compressor`` is given, models are sent compressed.
     """
 
     def __init__(
@@ -102,32 +103,33 @@ class SendBuffers:
     ):
         self._x, self.returned, self.compressor = x, returned, compressor
         self._sending: dict[int, tuple[object, ModelMessage]] = {}
-        """Last message to each receiver, and a pollable whose ``Test()`` returns True when this message is
-        delivered."""
+        """Last message to each receiver, with a pollable whose ``Test()`` returns True when this message has been
+        delivered: pairs (pollable, message) by receiver."""
         self._spare: list[ModelMessage] = []
         self._lock = threading.Lock()
-        """Lock for the list `_spare`, from which both the trainer and the schedules that receive messages in the
-        background take messages."""
+        """Lock that protects the list `_spare`, because both the trainer and background schedules take messages from
+        it."""
 
     def ready(self, receiver: int) -> bool:
-        """Return whether the last message to ``receiver`` is delivered, so that the next message may be sent."""
+        """Return True if the last message to ``receiver`` has been delivered, so that this rank may send the next
+        message."""
         return receiver not in self._sending or self._is_over(receiver)
 
     def take_buffer(self) -> ModelMessage:
-        """Return a message that is not in use. The caller fills and sends the message, and passes it to `keep_until`.
-        Only the trainer (the thread that computes gradients) calls this method."""
+        """Return a `ModelMessage` that is not in use. The caller fills the returned message, sends it, and passes it to
+        `keep_until`. Only the trainer (the thread that computes gradients) may call `take_buffer`."""
         for receiver in list(self._sending):
             if self._is_over(receiver):
                 self._put_back(self._sending.pop(receiver)[1])
         return self._take_spare()
 
     def keep_until(self, delivered, receiver: int, message: ModelMessage):
-        """Keep the buffer of ``message``, which is sent to ``receiver``, unchanged until ``delivered.Test()`` returns
-        True. Call this method only if `ready` returns True."""
+        """Do not use the buffer of ``message``, which is being sent to ``receiver``, for another message until
+        ``delivered.Test()`` returns True. Call `keep_until` only if `ready` returns True for the receiver."""
         self._sending[receiver] = delivered, message
 
     def until_delivered(self):
-        """Schedule that waits until all messages that this rank has sent are delivered."""
+        """Generator (schedule) that waits until all messages that this rank has sent have been delivered."""
         for receiver, (delivered, _) in list(self._sending.items()):
             try:
                 yield delivered
@@ -135,7 +137,7 @@ class SendBuffers:
                 self._is_over(receiver)
 
     def _is_over(self, receiver: int) -> bool:
-        """Return whether the last message to ``receiver`` is delivered, or was given to `returned` because the
+        """Return True if the last message to ``receiver`` has been delivered, or was passed to `returned` because the
         receiver's process has died."""
         delivered, message = self._sending[receiver]
         try:
@@ -155,26 +157,28 @@ class SendBuffers:
 
 
 class Mailbox(SendBuffers):
-    """Exchange of model messages: this rank sends models to ``receivers``, and receives models from ``sources``. All
-    models have the length, dtype and device of ``x``.
+    """Object by which a rank exchanges model messages: the rank sends models to the ranks ``receivers``, and receives
+    models from the ranks ``sources``. All models have the length, dtype and device of the model ``x``.
 
-    At most ``capacity`` received messages per source wait in a queue. With ``backpressure``, a source whose queue is
-    full cannot send its next message before this rank pops a message. Without ``backpressure``, a source whose queue is
-    full can send. If a message arrives for a full queue, ``merge_oldest(older, newer)`` merges the oldest queued
-    message into the second-oldest message. No model is lost with or without backpressure. After `close` there is no
-    backpressure. `receive_loop` must run in the background, once per source or once for all sources, until every source
-    has ended its stream of messages.
+    Received messages wait in one queue per source until this rank pops them, at most ``capacity`` messages in each
+    queue. With ``backpressure``, a source whose queue is full cannot send its next message until this rank pops a
+    message of this source. Without ``backpressure``, a source can always send. If a message arrives when its queue is
+    full, ``merge_oldest(older, newer)`` merges the model of the oldest message in the queue into the second-oldest
+    message. Therefore no model is lost, neither with backpressure nor without it. After the call of `close`, sources
+    can always send. The schedule `receive_loop` must run in the background, once per source or once for all sources,
+    until every source has ended its stream of messages.
 
-    If a ``compressor`` is given, models are compressed. The compressor's random numbers depend on ``seed``.
+    If ``compressor`` is given, models are sent compressed. The compressor's random numbers are derived from ``seed``.
 
-    If the process of a receiver dies, this object calls ``returned(message)`` with the message to this receiver. If the
-    process of a source dies, the stream of the source begins anew with the process that takes the source's rank. If no
-    process takes the source's rank, the stream ends when this rank calls `close`.
+    If the process of a receiver dies, this object calls the function ``returned(message)`` with the message that was
+    under way to this receiver. If the process of a source dies, the process that takes over the source's rank begins a
+    new stream of messages. If no process takes over the rank of a source, the source's stream ends when this rank calls
+    `close`.
     """
 
     END_OF_STREAM = -1
-    """Value of ``step`` in the message without a model by which a rank ends its stream of model messages to a
-    receiver."""
+    """Value of ``step`` in the last message of a stream, which contains no model, and by which a rank tells a receiver
+    that its stream has ended."""
 
     def __init__(
         self,
@@ -197,41 +201,43 @@ class Mailbox(SendBuffers):
         self.receivers = list(receivers)
         self.sources = list(sources)
         self._open = set(self.sources)
-        """The sources that have not ended their streams of messages."""
+        """The sources that have not yet ended their streams of messages."""
         self._neighbours = set(self.sources)
-        """The ranks that are sources at present. While a source has no process, other ranks are sources in place of the
-        source."""
+        """The ranks from which this rank at present receives models. While the rank of a source has no process, other
+        ranks send models to this rank in place of the source."""
         self.capacity = capacity
         self.merge_oldest = merge_oldest
         self.backpressure = self._has_backpressure = backpressure
         self._ended: set[int] = set()
         self._closed = False
         self._last: dict[int, ModelMessage] = {}
-        """Messages that end streams of model messages, by the rank whose stream the message ends.
+        """The last message of each stream of model messages, by the rank whose stream the message ends.
 
-        This rank sends the message that ends its own stream to other ranks, and the message that ends a dead rank's
+        This rank sends the last message of its own stream to its receivers, and the last message of a dead rank's
         stream to itself.
         """
         self._waiting: dict[int, list[ModelMessage]] = defaultdict(list)
-        """Lists of the messages that have arrived and are not popped yet, the oldest first. A list's key is the source
-        that `receive_loop` was given."""
+        """Queues of the messages that have arrived and have not yet been popped, each with the oldest message first.
+        The key of a queue is the source that was passed to `receive_loop`."""
 
     def ready(self, receiver: int) -> bool:
-        """Return whether the last message to ``receiver`` is delivered, so that the next message may be sent.
+        """Return True if the last message to ``receiver`` has been delivered, so that this rank may send the next
+        message.
 
-        This method returns False for a receiver that has ended its own stream of messages or has died.
+        If the receiver has ended its own stream of messages or has died, return False.
         """
         return receiver not in self._ended and receiver not in self.comm.lost and super().ready(receiver)
 
     def open(self):
-        """Open the streams of model messages from all sources, for the first time or after all streams have ended."""
+        """Open the streams of model messages from all sources, either for the first time or after all streams have
+        ended."""
         self.backpressure, self._closed = self._has_backpressure, False
         self._open = set(self.sources)
         self._ended.clear()
 
     def send(self, receiver: int, x: Flat, weight: float, step: int) -> ModelMessage:
-        """Start to send the model ``x`` to ``receiver``, and return the message, which holds the model that the
-        receiver decodes. Call this method only if `ready` returns True."""
+        """Start to send the model ``x`` to ``receiver``, and return the message, which contains the model that the
+        receiver will decode. Call `send` only if `ready` returns True for the receiver."""
         message = self.take_buffer()
         message.x.tensor.copy_(x.tensor)
         message.seal((self.seed, self.comm.rank, step))
@@ -243,8 +249,9 @@ class Mailbox(SendBuffers):
         return message
 
     def receive_loop(self, source: int):
-        """Background schedule that receives messages from ``source`` until the source has ended its stream. If
-        ``source`` is `ANY_RANK`, the schedule runs until all sources have ended their streams."""
+        """Generator (schedule), run in the background, that receives messages from ``source`` until the source has
+        ended its stream of messages. If ``source`` is `ANY_RANK`, the schedule receives from all sources, and ends when
+        all have ended their streams."""
         sender = "any rank" if source == ANY_RANK else f"rank {source}"
         room = Until(
             lambda: not self.backpressure or len(self._waiting[source]) < self.capacity,
@@ -274,13 +281,13 @@ class Mailbox(SendBuffers):
                     self._spare.append(older)
 
     def waiting(self) -> list[ModelMessage]:
-        """Return the messages that have arrived and are not popped yet."""
+        """Return the messages that have arrived and have not yet been popped."""
         with self._lock:
             return [message for messages in self._waiting.values() for message in messages]
 
     def pop_received(self):
-        """Remove from the queues and yield the messages that have arrived. A message's buffer is valid until the next
-        message is yielded."""
+        """Yield the messages that have arrived, and remove them from the queues. The buffer of a message is valid until
+        the generator yields the next message."""
         for source in (*self.sources, ANY_RANK):
             while self._waiting[source]:
                 with self._lock:
@@ -289,9 +296,10 @@ class Mailbox(SendBuffers):
                 self._put_back(message)
 
     def close(self):
-        """Schedule that waits until all sent messages are delivered, and then sends the end of this rank's stream to
-        every receiver."""
-        self.backpressure = False  # with backpressure, two ranks that close might wait for each other
+        """Generator (schedule) that waits until all sent messages have been delivered, and then tells every receiver
+        that this rank's stream has ended."""
+        # end the backpressure, because two ranks that close might otherwise wait for each other
+        self.backpressure = False
         yield from self.until_delivered()
         self._closed = True
         self._last[self.comm.rank] = self.take_buffer()
@@ -301,20 +309,21 @@ class Mailbox(SendBuffers):
         yield from until_over(last)
 
     def has_ended(self) -> bool:
-        """Return whether all ranks that are sources at present have ended their streams of messages.
+        """Return True if all ranks from which this rank at present receives models have ended their streams of
+        messages.
 
-        A former source may never have learnt that it was a source. So this rank does not wait for the end of a former
-        source's stream.
+        A rank that was a source only for some time may never have learnt that it was a source. Therefore this rank does
+        not wait for the streams of former sources to end.
         """
         return not self._open & self._neighbours
 
     def changed(self, rank: int, receivers: list[int], sources: list[int], meanwhile: list[int] = ()) -> list[int]:
-        """Change this rank's receivers and sources after another process has taken ``rank``, or after the process of
-        ``rank`` has died.
+        """Change this rank's receivers and sources, after the process of ``rank`` has died, or after another process
+        has taken over ``rank``.
 
-        ``receivers`` and ``sources`` are this rank's receivers and sources from now on. ``meanwhile``: ranks that may
-        have sent messages to this rank while ``rank`` had no process. Return the new sources. The caller must start a
-        `receive_loop` for each new source.
+        ``receivers``, ``sources``: the ranks to which this rank sends models from now on, and from which it receives
+        models. ``meanwhile``: ranks that may have sent messages to this rank while ``rank`` had no process. Return the
+        new sources of this rank. The caller must run `receive_loop` for each new source that is returned.
         """
         new_receivers, new_sources = set(receivers) - set(self.receivers), {*sources, *meanwhile} - set(self.sources)
         self.receivers += sorted(new_receivers)
@@ -329,15 +338,15 @@ class Mailbox(SendBuffers):
         return sorted(new_sources)
 
     def _end_lost_stream(self, source: int):
-        """End the stream of messages from ``source`` if no process holds the rank ``source``. The message that ends the
-        stream also wakes a `receive_loop` that waits for a message from any rank."""
+        """If no process holds the rank ``source``, end the stream of messages from ``source``. The last message of the
+        stream, which this rank sends to itself, also wakes a `receive_loop` that waits for a message from any rank."""
         if source in self.comm.lost and source in self._open:
             self._open.discard(source)
             self._end_stream(self.comm.rank, sender=source)
 
     def _end_stream(self, receiver: int, sender: int | None = None):
-        """Send to ``receiver`` the message that ends the stream of ``sender``, which is this rank by default. Return
-        the message under way."""
+        """Send the last message of the stream of ``sender``, which is this rank by default, to ``receiver``. Return the
+        `Message`, which may be under way."""
         sender = self.comm.rank if sender is None else sender
         if sender not in self._last:
             self._last[sender] = self._take_spare()

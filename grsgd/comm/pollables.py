@@ -1,10 +1,10 @@
-"""Pollables: the objects that a schedule may yield to wait for an event. A pollable has a method ``Test() -> bool``,
-whose result changes once from False to True.
+"""Pollables, the objects that a schedule (a generator) yields in order to wait for an event. A pollable has a method
+``Test() -> bool`` that returns False before the event and True after the event.
 
-All communication of the project uses pollables. Messages (`grsgd.comm.communicator.Message`) and background schedules
-(`grsgd.comm.engine.Handle`) are pollables, too. A schedule (a generator) never sleeps and never blocks. A schedule
-yields the pollable for which it waits, and the driver decides how to wait. So one schedule can run in the foreground,
-during a backward pass, and in simulated time.
+All waits for communication in the project use pollables. For example, messages (`grsgd.comm.communicator.Message`) and
+background schedules (`grsgd.comm.engine.Handle`) are pollables. A schedule itself never sleeps and never blocks. A
+schedule yields the pollable for which it waits, and the driver that runs the schedule decides how to wait. Therefore
+the same schedule can run in the foreground, during a backward pass, and in simulated time.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,17 +13,18 @@ from typing import Protocol
 
 
 class Pollable(Protocol):
-    """An event for which a schedule can wait. ``str()`` of a pollable describes the event in the error messages of
-    time-outs."""
+    """Interface of pollables: an event for which a schedule can wait. The string of a pollable describes the event in
+    the error that is raised after too long a wait."""
 
     def Test(self) -> bool:
-        """Return whether the event has happened. After the first True, every call must return True. An implementation
-        must not block, and raises an error if the event has failed."""
+        """Return True if the event has happened. When a call has returned True, all later calls must return True. An
+        implementation of ``Test`` must not block, and raises an error if the event can no longer happen."""
 
 
 class Delay:
-    """A pollable whose ``Test()`` returns True from ``seconds`` seconds after its creation on. `Delay` is used for the
-    delay of an injected straggler, and for pauses between two attempts."""
+    """A pollable whose ``Test()`` returns True when ``seconds`` seconds have passed since the pollable was made.
+    Schedules use `Delay` for the delays of injected stragglers (ranks that are made slow) and for pauses between two
+    attempts."""
 
     def __init__(self, seconds: float):
         self.seconds = seconds
@@ -37,18 +38,18 @@ class Delay:
 
 
 class Compute:
-    """A pollable for a computation, which the driver runs.
+    """A pollable for a computation, such as a gradient, which the driver runs.
 
-    The driver calls ``work()``, sets ``value`` to the result, and sets ``seconds`` to the duration in real or simulated
-    seconds.
+    The driver calls the function ``work()``, sets ``value`` to its result, and sets ``seconds`` to its duration in real
+    or simulated seconds.
 
-    ``amount``: size of the computation, where 1 is the size of a gradient of ``data.batch_size`` samples. The simulated
-    duration is proportional to ``amount``.
+    ``amount``: size of the computation, relative to the gradient of ``data.batch_size`` samples. In a simulation, the
+    duration of the computation is proportional to ``amount``.
 
-    ``stages``: pairs (share of the duration, function), in ascending order of the shares. If the computation takes
-    longer or shorter than ``work()`` (``Driver.calls_stages``), the driver calls each function when the function's
-    share of the duration is over. If the computation takes as long as ``work()``, ``work()`` calls the functions
-    itself.
+    ``stages``: functions to call during the computation, as pairs (share of the duration, function), in ascending order
+    of the shares. If the driver makes the computation take longer or shorter than ``work()`` (``Driver.calls_stages``),
+    it calls each function when the function's share of the duration has passed. If the driver does not change the
+    duration, ``work()`` calls the functions itself.
     """
 
     def __init__(
@@ -75,12 +76,12 @@ class Compute:
 
 
 class Until:
-    """A pollable whose ``Test()`` is ``condition``, a function. The condition depends on data of this rank that another
-    schedule of the rank changes.
+    """A pollable whose method ``Test`` is the function ``condition``. The condition must depend on data of this rank
+    that another schedule of the rank changes.
 
-    ``meaning``: text that describes the condition in error messages. ``in_background``: whether only background
-    schedules change the condition. If a thread resumes the background schedules, a driver that waits in the foreground
-    need not poll.
+    ``meaning``: text that describes the condition in error messages. ``in_background``: True if only background
+    schedules change the condition. In this case, if a thread resumes the background schedules, a driver that waits in
+    the foreground need not poll.
     """
 
     def __init__(self, condition: Callable[[], bool], meaning: str, in_background: bool = False):
@@ -93,7 +94,7 @@ class Until:
 
 
 class Signal:
-    """A flag that one schedule of a rank sets, and for which another schedule of the rank waits."""
+    """A pollable flag: one schedule of a rank sets the flag, and another schedule of the rank waits for it."""
 
     def __init__(self, meaning: str):
         self.meaning = meaning

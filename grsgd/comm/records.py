@@ -1,5 +1,5 @@
-"""Conversion of records (small NamedTuples of numbers) to messages and back. The annotations of a NamedTuple's fields
-give the fields' dtypes."""
+"""Conversion of records (small NamedTuples of numbers) to messages (arrays of bytes) and back. The annotations of a
+NamedTuple's fields determine the dtypes of the fields in the message."""
 
 from functools import lru_cache
 from typing import Annotated, get_type_hints
@@ -12,22 +12,22 @@ Int64 = Annotated[int, np.int64]
 
 @lru_cache
 def layout(kind: type[tuple]) -> np.dtype:
-    """Return the structured dtype of a message that holds one record of type ``kind``: the fields, one after the
-    other."""
+    """Return the structured dtype of a message that contains one record of type ``kind``: the record's fields, one
+    after the other."""
     hints = get_type_hints(kind, include_extras=True)
     return np.dtype([(name, hint.__metadata__[0]) for name, hint in hints.items()])
 
 
 def empty(kind: type[tuple]) -> np.ndarray:
-    """Return memory for a message that holds one record of type ``kind``: uint8 of shape [bytes], all zeros."""
+    """Return memory for a message that contains one record of type ``kind``: uint8 of shape [bytes], all zeros."""
     return np.zeros(layout(kind).itemsize, np.uint8)
 
 
 def pack(record: tuple) -> np.ndarray:
-    """Return a message that holds ``record``: uint8 of shape [bytes]."""
+    """Return a message that contains ``record``: uint8 of shape [bytes]."""
     return np.array([record], layout(type(record))).view(np.uint8)
 
 
 def unpack(kind: type[tuple], message: np.ndarray) -> tuple:
-    """Return the record of type ``kind`` in ``message``, an array that `pack` has made."""
+    """Return the record of type ``kind`` that ``message``, a result of `pack`, contains."""
     return kind(*message.view(layout(kind))[0].item())

@@ -1,13 +1,14 @@
-"""Memory that the ranks of one host share. Each rank has one row of the memory, and all ranks can read and write all
-rows.
+"""Memory that the ranks of one host share. The shared memory has one row per rank, and all ranks of the host can read
+and write all rows.
 
-The memory is a file that all ranks map. The file's name is removed when all ranks have mapped the file, so no file is
-left even if ranks are killed. The memory is freed when no array uses the memory any more. The function
-``MPI_Win_allocate_shared`` also makes shared memory, but is not used for two reasons. The first reason is that
-``MPI_Win_allocate_shared`` blocks until all ranks have called the function, and a schedule must not block. The second
-reason is that MPI frees its shared memory even if arrays still use the memory.
+The shared memory is a file that all ranks of the host map into their address spaces. The file is deleted from its
+folder when all ranks have mapped it, so that no file is left even if ranks are killed. The shared memory is freed when
+no array uses it any more. The MPI function ``MPI_Win_allocate_shared`` also makes shared memory, but this module does
+not use it for two reasons. The first reason is that ``MPI_Win_allocate_shared`` blocks until all ranks have called the
+function, and a schedule must not block. The second reason is that MPI frees its shared memory even if arrays still use
+the memory.
 
-A schedule is a generator that yields each object it waits for.
+A schedule is a generator that yields each object (such as a request of a message) for which the schedule waits.
 """
 
 import json
@@ -26,19 +27,21 @@ from grsgd.runs.numbers import human_bytes
 
 PAGE = 4096
 LINE_BYTES = 64
-"""Number of bytes of a line of the processor's cache. Numbers that different ranks write are in different cache lines,
-so that the writes of one rank do not slow down another rank."""
+"""Number of bytes of a line of the processor's cache, the unit in which cores exchange memory contents. Numbers that
+different ranks write are placed in different cache lines, so that the writes of one rank do not slow down another
+rank."""
 FIELDS = LINE_BYTES // 8
 BETWEEN_ROWS_BYTES = PAGE + 9 * LINE_BYTES
-"""Number of bytes between the rows of two ranks. Without a gap, rows would begin at multiples of a power of two, and
-push each other out of the cache."""
+"""Number of unused bytes between the rows of two ranks in shared memory. Without unused bytes, rows would begin at
+multiples of a power of two, and equal positions of all rows would compete for one place in the cache."""
 TELLING_BYTES = 1024
 ALLOWED = "ring, halving-doubling, tree, swing, bine, mpi"
 
 
 class NoSharedMemory(ConfigError):
-    """Error raised if the ranks cannot share memory. The error's message gives the reason and lists the allowed
-    variants of the all-reduce. All ranks raise this error with the same message."""
+    """Error raised if the ranks of an all-reduce cannot share memory. The message of `NoSharedMemory` contains the
+    reason, and the variants of the all-reduce that work without shared memory. All ranks raise `NoSharedMemory` with
+    the same message."""
 
     def __init__(self, why: str):
         self.why = why
@@ -65,41 +68,41 @@ class SharedMemory:
         content = np.frombuffer(mapped, np.uint8)
         self.flags = content[: LINE_BYTES * ranks].view(np.int64).reshape(ranks, FIELDS)
         """Numbers by which ranks tell each other their progress: int64 of shape [ranks, 8], one row per writing rank,
-        initially 0."""
+        initially zeros."""
         self._content = content[header_bytes(ranks) :]
         self._rows: dict = {}
         begin, _ = row_of(rank, ranks, nbytes)
         self._address = content.ctypes.data + begin
 
     def rows(self, dtype) -> np.ndarray:
-        """Return a view of the rows of all ranks as numbers of ``dtype``: shape [ranks, elements]. Only the first
-        ``nbytes`` bytes of each row may be used."""
+        """Return a view of the rows of all ranks as numbers of ``dtype``: shape [ranks, elements]. In each row, only
+        the first ``nbytes`` bytes may be used."""
         if dtype not in self._rows:
             self._rows[dtype] = self._content.reshape(self.ranks, -1).view(dtype)
         return self._rows[dtype]
 
     def place_of(self, x: np.ndarray) -> int | None:
-        """Return the position in bytes of the begin of array ``x`` in this rank's row, or None if ``x`` is not in the
-        row."""
+        """Return the position, in bytes from the begin of this rank's row, at which the array ``x`` begins, or None if
+        ``x`` is not in the row."""
         place = x.__array_interface__["data"][0] - self._address
         return place if 0 <= place <= self.nbytes - x.nbytes else None
 
 
 def header_bytes(ranks: int) -> int:
-    """Return the length in bytes of the attribute ``flags`` of a `SharedMemory`, rounded up to whole pages."""
+    """Return the length in bytes of the attribute ``flags`` of a `SharedMemory`, rounded up to whole memory pages."""
     return round_up(LINE_BYTES * ranks, PAGE)
 
 
 def row_of(rank: int, ranks: int, nbytes: int) -> tuple[int, int]:
-    """Return (begin, end) of the row of ``rank`` in the mapped file, in bytes. The row of the next rank begins at
-    end."""
+    """Return the positions (begin, end) of the row of ``rank`` in the mapped file, in bytes. The returned end is the
+    position at which the row of the next rank begins."""
     length = round_up(nbytes, PAGE) + BETWEEN_ROWS_BYTES
     begin = header_bytes(ranks) + rank * length
     return begin, begin + length
 
 
 def total_bytes(ranks: int, nbytes: int) -> int:
-    """Return the length in bytes of the mapped file for ``ranks`` rows of ``nbytes`` bytes."""
+    """Return the length in bytes of the file that contains ``ranks`` rows of ``nbytes`` bytes."""
     return row_of(ranks - 1, ranks, nbytes)[1]
 
 
@@ -108,10 +111,11 @@ def round_up(nbytes: int, multiple: int) -> int:
 
 
 def allocate(comm: Communicator, nbytes: int, tag: int):
-    """Schedule, run on all ranks at once, that returns a new `SharedMemory` with ``nbytes`` bytes per rank, all zeros.
+    """Generator (schedule), run on all ranks at once, that returns a new `SharedMemory` with a row of ``nbytes`` bytes
+    per rank, all zeros.
 
-    The messages of this schedule are not counted as traffic. Raises NoSharedMemory on all ranks if the file cannot be
-    made, or if any rank cannot map the file.
+    The messages of this schedule are not counted as traffic of the run. Raises NoSharedMemory on all ranks if rank 0
+    cannot make the file, or if some rank cannot map the file.
     """
     comm = uncounted(comm)
     if comm.rank == 0:
@@ -127,7 +131,7 @@ def allocate(comm: Communicator, nbytes: int, tag: int):
 
 
 def create(comm: Communicator, nbytes: int, tag: int):
-    """Schedule, run on rank 0, that makes a file, waits until all ranks have mapped the file, and returns a
+    """Generator (schedule), run on rank 0, that makes a file, waits until all ranks have mapped the file, and returns a
     `SharedMemory` of the file."""
     others = range(1, comm.size)
     path, told = None, {"path": None, "host": host(), "problem": ""}
@@ -155,15 +159,16 @@ def create(comm: Communicator, nbytes: int, tag: int):
 
 
 def map_row(comm: Communicator, nbytes: int, told: dict) -> tuple[SharedMemory | None, str]:
-    """Map the file that rank 0 has named in ``told``. Return a `SharedMemory` of the file and an empty text. If the
-    file cannot be mapped, return None and the reason."""
+    """Map the file whose path rank 0 has sent in the dictionary ``told``. Return a pair: a `SharedMemory` of the file,
+    and an empty text. If the file cannot be mapped, return the pair of None and the reason as text."""
     me = comm.members[comm.rank]
     if told["host"] != host():
         return None, f"ranks {comm.members[0]} and {me} are on different hosts, which share no memory"
     begin, end = row_of(comm.rank, comm.size, nbytes)
     try:
         with open(told["path"], "r+b") as file:
-            if hasattr(os, "posix_fallocate"):  # without this call, a later write might fail with a bus error
+            # reserve the memory now, because a later write might otherwise fail with a bus error
+            if hasattr(os, "posix_fallocate"):
                 os.posix_fallocate(file.fileno(), begin if comm.rank else 0, end - (begin if comm.rank else 0))
             mapped = mmap.mmap(file.fileno(), total_bytes(comm.size, nbytes))
     except OSError as error:
@@ -173,22 +178,22 @@ def map_row(comm: Communicator, nbytes: int, told: dict) -> tuple[SharedMemory |
 
 
 def checked(memory: SharedMemory | None, problems: np.ndarray) -> SharedMemory:
-    """Return ``memory`` if ``problems`` is empty, because all ranks have mapped the file. Raise NoSharedMemory with the
-    text in ``problems`` if a rank has failed."""
+    """If the text in ``problems`` is empty, return ``memory``, because all ranks have mapped the file. If the text is
+    not empty, some rank has failed: raise NoSharedMemory with the text."""
     if why := text_of(problems):
         raise NoSharedMemory(why)
     return memory
 
 
 def folder() -> str:
-    """Return a folder whose files are in memory. If the system has no such folder, return the folder for temporary
-    files."""
+    """Return the path of a folder whose files are kept in memory. If the operating system has no folder in memory,
+    return the folder for temporary files."""
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else tempfile.gettempdir()
 
 
 def host() -> str:
-    """Return a text that identifies this host and its last boot. The name of the host is not enough, because two hosts
-    may have the same name."""
+    """Return a text that identifies this host and its last boot. The name of the host alone is not enough, because two
+    hosts may have the same name."""
     boot = ""
     with suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -196,7 +201,8 @@ def host() -> str:
 
 
 def text_array(text: str) -> np.ndarray:
-    """Return ``text`` as an array of bytes, cut off or padded with zeros: uint8 of shape [`TELLING_BYTES`]."""
+    """Return ``text`` as an array of bytes of fixed length, cut off or padded with zeros: uint8 of shape
+    [`TELLING_BYTES`]."""
     array = np.zeros(TELLING_BYTES, np.uint8)
     encoded = np.frombuffer(text.encode()[:TELLING_BYTES], np.uint8)
     array[: encoded.size] = encoded
@@ -208,12 +214,13 @@ def text_of(array: np.ndarray) -> str:
 
 
 def uncounted(comm: Communicator) -> Communicator:
-    """Return a communicator of the ranks of ``comm`` whose messages are not counted as traffic of the algorithm."""
+    """Return a communicator of the same ranks as ``comm`` whose messages are not counted as traffic of the
+    algorithm."""
     return Communicator(comm.backend, comm.members)
 
 
 def about_memory(message: Message) -> Message:
-    """Set the subject of ``message`` to "shared memory", so that the error of a time-out names the subject. Return
-    ``message``."""
+    """Set the subject of ``message`` to "shared memory", so that the error raised after too long a wait names the
+    subject. Return ``message``."""
     message.subject = "shared memory"
     return message

@@ -1,4 +1,4 @@
-"""Messages between some of the ranks of a group, by the group's MPI communicator."""
+"""Messages between some of the ranks of a group, sent by the MPI communicator of the whole group."""
 
 from collections.abc import Sequence
 
@@ -6,14 +6,14 @@ from grsgd.comm.backend import Backend
 
 
 class SomeRanks:
-    """Messages between some ranks of a group: a `grsgd.comm.backend.Backend`.
+    """A `grsgd.comm.backend.Backend` for messages between some of the ranks of a group.
 
-    The messages are sent by the backend of the whole group, with the group's tags. Two objects of this class that use
-    one tag at the same time must not have two ranks in common. The constructor sends no message and does not block, so
-    a schedule (a generator that yields each object it waits for) may call the constructor.
+    The backend of the whole group sends the messages, with the tags that the caller gives. Two objects of this class
+    that use the same tag at the same time may have only one rank in common. The constructor sends no message and does
+    not block, so that schedules (generators that must not block) may call it.
 
-    ``whole``: backend of the whole group. ``ranks``: numbers of the chosen ranks in the whole group. The rank
-    ``ranks[i]`` has the number i in this object. ``ranks`` includes this rank.
+    ``whole``: the backend of the whole group, which sends the messages. ``ranks``: numbers of the chosen ranks in the
+    whole group. In this backend, the rank ``ranks[i]`` has the number i. ``ranks`` includes this rank.
     """
 
     survives_deaths = False
@@ -23,7 +23,7 @@ class SomeRanks:
         self.whole, self.ranks = whole, tuple(ranks)
         self.size, self.rank = len(self.ranks), self.ranks.index(whole.rank)
         self.shares_memory = whole.shares_memory
-        self.has_multicast = False  # because `Ibcast` raises an error
+        self.has_multicast = False  # False, because `Ibcast` raises an error
         self.hosts = whole.hosts and [whole.hosts[rank] for rank in self.ranks]
 
     def Isend(self, array, dest, tag):
@@ -51,4 +51,4 @@ class SomeRanks:
         raise NotImplementedError("an object of SomeRanks has no subsets")
 
     def free(self):
-        """Do nothing, because the communicator of the whole group is still in use."""
+        """Do nothing, because the MPI communicator of the whole group is still in use."""

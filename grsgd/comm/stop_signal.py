@@ -1,5 +1,5 @@
-"""Messages by which any rank tells all other ranks that the run is over. These messages are not counted as traffic of
-the algorithm."""
+"""Stop messages, by which any rank tells all other ranks that the run is over. Stop messages are not counted as traffic
+of the algorithm."""
 
 import threading
 from collections.abc import Sequence
@@ -10,71 +10,73 @@ from grsgd.comm import tags
 from grsgd.comm.communicator import Communicator, LostRank, receive_if_come
 
 MESSAGE_BYTES = 512
-"""Number of bytes of a stop message. A stop message has one byte for its kind (`STOP` or `FAILURE`), and the reason as
-text, which is cut off or padded with spaces."""
+"""Number of bytes of a stop message. A stop message consists of one byte for its kind (`STOP` or `FAILURE`), and the
+reason as text, cut off or padded with spaces."""
 STOP, FAILURE = b"-", b"!"
-"""Kinds of stop messages: the first byte of a message."""
+"""Kinds of stop messages, which are the first byte of the message."""
 
 
 class Stopped(Exception):
-    """Error raised on every rank if the run ends early. The error's message gives the reason."""
+    """Error raised on every rank if the run ends early. The message of `Stopped` is the reason why the run ends."""
 
 
 class EndAsked(Stopped):
-    """Error raised on every rank if the run ends after a checkpoint because a signal of the system has asked for the
-    end."""
+    """Error raised on every rank if the run ends after a checkpoint, because a signal of the operating system has
+    requested the end."""
 
 
 class UnevenSteps(RuntimeError):
-    """Error raised if this rank waits for a step that another rank will not take. The error's message names both
-    ranks."""
+    """Error raised if this rank waits for a training step that another rank will not take. The message of `UnevenSteps`
+    names the two ranks."""
 
 
 class UnevenCalls(RuntimeError):
-    """Error raised if the collective calls of ranks do not match. The error's message names the calls of two ranks."""
+    """Error raised if different ranks call different collectives (functions that all ranks must call together). The
+    message of `UnevenCalls` names the calls of two ranks."""
 
 
 class StopSignal:
-    """Sender and receiver of one rank's stop messages, which tell all ranks that the run is over.
+    """Object by which a rank sends and receives stop messages, which tell all ranks that the run is over.
 
     Parameters
     ----------
     comm
         A communicator on which only stop messages have the tag `grsgd.comm.tags.STOP`.
     tolerant
-        Whether the run goes on without the ranks whose processes have died.
+        Whether the run continues without the ranks whose processes have died.
     """
 
     def __init__(self, comm: Communicator, tolerant: bool = False):
         self.comm, self.tolerant = comm, tolerant
         self.reason: str | None = None
         self.failed = False
-        """Whether the run ends because a rank has failed. If True, no rank may wait for the failed rank any more."""
+        """Whether the run ends because a rank has failed. If `failed` is True, no rank may wait for the failed rank any
+        more."""
         self.request: str | None = None
-        """Reason to stop the run at the next call of `watch`, or None. Another thread of this rank sets this
-        attribute."""
+        """Reason for which the next call of `watch` on this rank stops the run, or None. Another thread of this rank
+        sets `request`."""
         self._sending = []
         self._receiving = threading.Lock()
-        """Lock that a thread holds while it receives messages, because two threads may call `watch` at the same
+        """Lock that a thread holds while it receives stop messages, because two threads may call `watch` at the same
         time."""
 
     def stop(self, reason: str):
-        """Tell all other ranks that the run is over for ``reason``, and raise Stopped. On the other ranks, the next
-        call of `watch` raises Stopped."""
+        """Send a stop message with ``reason`` to all other ranks, and raise Stopped. On each other rank, the next call
+        of `watch` raises Stopped."""
         if self.reason is None:
             self.reason = reason
             self._send(STOP)
         raise Stopped(self.reason)
 
     def fail(self, reason: str):
-        """Tell all living ranks that the run ends for ``reason``, because this rank has failed or another rank has
-        died."""
+        """Send a message with ``reason`` to all living ranks that the run ends, because this rank has failed or another
+        rank has died."""
         self.reason, self.failed = reason, True
         self._send(FAILURE)
 
     def watch(self):
-        """Raise Stopped if any rank has called `stop` or `fail`, or this rank has a `request`. Raise LostRank if a rank
-        has died and the run is not tolerant."""
+        """Raise Stopped if any rank has called `stop` or `fail`, or if this rank's attribute `request` is set. Raise
+        LostRank if the process of a rank has died and `tolerant` is False."""
         if self.request is not None and not self.failed:
             self.stop(self.request)
         self.watch_failures()
@@ -82,8 +84,8 @@ class StopSignal:
             raise Stopped(self.reason)
 
     def watch_failures(self):
-        """Raise Stopped if any rank has called `fail`. Raise LostRank if a rank has died and the run is not
-        tolerant."""
+        """Raise Stopped if any rank has called `fail`. Raise LostRank if the process of a rank has died and `tolerant`
+        is False."""
         with self._receiving:
             while self.comm.size > 1 and not self.failed and self._receive():
                 pass
@@ -93,7 +95,7 @@ class StopSignal:
             raise LostRank(died(self.comm.lost))
 
     def _receive(self) -> bool:
-        """Receive a stop message of another rank. Return whether a message has arrived."""
+        """Receive one stop message, if one has arrived from another rank. Return True if a stop message has arrived."""
         come = receive_if_come(self.comm, tags.STOP, MESSAGE_BYTES)
         if come is None:
             return False
@@ -104,8 +106,8 @@ class StopSignal:
         return True
 
     def repeat(self, rank: int):
-        """Send the stop message of this rank to ``rank`` again, if there was one, because another process has taken
-        ``rank``."""
+        """If this rank has sent a stop message, send it again to ``rank``, because another process has taken over the
+        rank ``rank``."""
         if self.reason is not None:
             self._send(FAILURE if self.failed else STOP, [rank])
 
@@ -118,7 +120,7 @@ class StopSignal:
 
 
 def died(ranks: Sequence[int]) -> str:
-    """Return the text of an error message that says that the processes of ``ranks`` have died."""
+    """Return the text of an error message which says that the processes of ``ranks`` have died."""
     if len(ranks) == 1:
         return f"rank {ranks[0]} lost: its process has died"
     return f"ranks {', '.join(map(str, ranks))} lost: their processes have died"

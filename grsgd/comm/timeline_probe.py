@@ -1,9 +1,9 @@
-"""Wrappers that record a rank's timeline: a wrapper of the rank's main schedule records computations and waits, and a
-wrapper of the rank's backend records messages.
+"""Wrappers that record the timeline of a rank: one wraps the rank's main schedule and records computations and waits,
+and one wraps the rank's backend and records messages.
 
-A rank uses the wrappers of this module only if the user has asked for a timeline.
+The wrappers of this module are used only if the user has requested a timeline.
 
-A schedule is a generator that yields each object it waits for.
+A schedule is a generator that yields each object (such as a request of a message) for which the schedule waits.
 """
 
 import itertools
@@ -17,17 +17,17 @@ from grsgd.comm.pollables import Compute, Delay
 from grsgd.runs.timeline import COMPUTE, MERGE, RECEIVE, SEND, WAIT, Timeline
 
 TRAINERS_OWN = "compute"
-"""Name of the trainer's schedule that yields the computation of a gradient. On a timeline, the time before this yield
-has the name of the schedule that ran before."""
+"""Name of the schedule that yields the computation of a gradient. On a timeline, the time before the computation of a
+gradient is named after the schedule that ran before."""
 MAX_NAMED = 3
-"""The largest number of pollables that the name of a wait lists."""
+"""Largest number of pollables (objects waited for) that the name of a wait on the timeline lists."""
 
 
 def observed(schedule: Schedule, timeline: Timeline):
-    """Schedule that runs ``schedule``, and records the computations and waits of ``schedule`` on ``timeline``.
+    """Generator (schedule) that runs ``schedule``, and records its computations and waits on ``timeline``.
 
-    This function also records the time between computations and waits, in which ``schedule`` merges models. In a
-    simulation, merging models takes no time.
+    The time between computations and waits, in which ``schedule`` merges models, is also recorded. In a simulation, the
+    merging of models takes no time.
     """
     clock, error = timeline.clock, None
     resumed, inside = clock(), schedule.__name__
@@ -42,7 +42,8 @@ def observed(schedule: Schedule, timeline: Timeline):
         timeline.add(MERGE, inside if inside != TRAINERS_OWN else before, resumed, begin)
         try:
             yield waiting
-        except Exception as caught:  # the schedule's yield raises the error, so that the schedule can clean up
+        # remember the error, to raise it inside `schedule`, at its yield, so that the schedule can clean up
+        except Exception as caught:
             error = caught
         resumed = clock()
         note(timeline, waiting, begin, resumed)
@@ -50,7 +51,8 @@ def observed(schedule: Schedule, timeline: Timeline):
 
 def note(timeline: Timeline, waiting: list, begin: float, end: float):
     """Record on ``timeline`` the time from ``begin`` to ``end``, in which a schedule waited for the pollables
-    ``waiting``. Computations are recorded first, then the wait for all other pollables."""
+    ``waiting``. The computations and delays among ``waiting`` are recorded one after the other, followed by the wait
+    for all other pollables."""
     others = []
     for pollable in waiting:
         if isinstance(pollable, Compute | Delay):
@@ -65,18 +67,18 @@ def note(timeline: Timeline, waiting: list, begin: float, end: float):
 
 
 def innermost(schedule: Schedule) -> str:
-    """Return the name of the innermost generator that ``schedule`` runs by ``yield from``."""
+    """Return the name of the innermost generator to which ``schedule`` has delegated by ``yield from``."""
     while hasattr(inner := schedule.gi_yieldfrom, "gi_yieldfrom"):
         schedule = inner
     return schedule.__name__
 
 
 class TimelineRequest:
-    """A request that records its message on a timeline. On the timeline, the message ends when this rank notices that
-    the message is complete.
+    """A request of a message that records the message on a timeline. On the timeline, the message ends when ``Test()``
+    on this rank first returns True.
 
-    ``post()`` starts the message and returns the backend's request. ``peer``, ``nbytes``, ``tag`` and ``message`` are
-    fields of `grsgd.runs.timeline.Span`.
+    ``post()``: function that starts the message and returns the backend's request of the message. ``peer``, ``nbytes``,
+    ``tag``, ``message``: fields of the message in `grsgd.runs.timeline.Span`.
     """
 
     def __init__(
@@ -84,7 +86,7 @@ class TimelineRequest:
     ):
         self.backend, self.track, self.name = backend, track, name
         self.peer, self.nbytes, self.tag, self.message = peer, nbytes, tag, message
-        # the time is read before `post` is called, as the message may arrive before `post` returns
+        # read the time before `post` is called, because the message may arrive before `post` returns
         self.begin = backend.timeline.clock()
         self.request = post()
         self._is_over = False
@@ -106,8 +108,8 @@ class TimelineRequest:
 
 
 class FromAny(TimelineRequest):
-    """A request of a receive from any rank that records its message on a timeline. The sender is recorded when the
-    message has arrived, if the backend's request knows the sender."""
+    """A request of a receive from any rank that records the received message on a timeline. The sender is recorded when
+    the message has arrived, if the backend's request reports the sender."""
 
     def __init__(self, backend, post, nbytes: int, tag: int):
         super().__init__(backend, post, RECEIVE, "receive", None, nbytes, tag, None)
@@ -131,18 +133,19 @@ class FromAny(TimelineRequest):
 
 
 def status_for(request: Request):
-    """Return an MPI status into which the MPI library writes the sender of a message, or None if ``request`` is no
-    request of MPI."""
+    """Return an MPI status into which the MPI library writes the sender of a received message, or None if ``request``
+    does not come from MPI."""
     from mpi4py import MPI
 
     return MPI.Status() if isinstance(request, MPI.Request) else None
 
 
 class TimelineBackend:
-    """A `grsgd.comm.backend.Backend` that sends messages by ``backend``, and records these messages on ``timeline``.
+    """A `grsgd.comm.backend.Backend` that sends messages through another ``backend``, and records the messages on
+    ``timeline``.
 
-    ``members``: for each rank of ``backend``, the rank's number on the timeline. ``group``: name of the group of ranks,
-    equal on all ranks of the group.
+    ``members``: the number on the timeline of each rank of ``backend``. ``group``: name of the group of ranks, which
+    must be equal on all ranks of the group.
     """
 
     def __init__(self, backend: Backend, timeline: Timeline, members: Sequence[int] | None = None, group: str = ""):
@@ -154,11 +157,11 @@ class TimelineBackend:
         return getattr(self.backend, name)
 
     def message(self, source: int, dest: int, tag: int) -> tuple:
-        """Return the identity on the timeline of the next message from ``source`` to ``dest`` with ``tag``: (group,
-        sender, receiver, tag, number).
+        """Return the tuple that identifies the next message from ``source`` to ``dest`` with ``tag`` on the timeline:
+        (group, sender, receiver, tag, number).
 
-        Messages arrive in the order of sending, so sender and receiver of a message compute equal numbers by counting
-        messages.
+        Because messages arrive in the order of sending, the sender and the receiver of a message compute the same
+        number by counting their messages.
         """
         key = self.group, self.members[source], self.members[dest], tag
         return *key, next(self._numbers[key])

@@ -1,5 +1,5 @@
-"""Counters of the bytes and messages that one rank sends. The sender of a message counts the message, and the receiver
-does not."""
+"""Counters of the bytes and messages that one rank sends. Only the sender of a message counts the message, and the
+receiver does not count it."""
 
 from collections.abc import Iterable
 
@@ -9,39 +9,41 @@ PAYLOAD, HEADERS, MESSAGES = range(3)
 
 
 class Traffic:
-    """Counters of the messages and bytes that one rank has sent in a group of ``size`` ranks.
+    """Counters of the messages and bytes that one rank has sent to the other ranks of a group of ``size`` ranks.
 
-    Most ranks send to few other ranks, so only ranks to which this rank has sent a message have a counter.
+    Because most ranks send to few other ranks, a counter exists only for ranks to which this rank has sent a message.
     """
 
     def __init__(self, size: int):
         self.size = size
         self.sent_once = 0
-        """Sent payload in bytes, in which a multicast counts once and not once per receiver. Without multicast,
-        `sent_once` is the sum of `sent`."""
+        """Number of payload bytes sent, in which a multicast counts once, and not once per receiver. If there are no
+        multicasts, `sent_once` is the sum of the elements of `sent`."""
         self.repaired = 0
-        """Number of bytes that were sent again by MPI because datagrams of IP multicast were lost. The counters of
-        payload do not include repaired bytes."""
+        """Number of bytes that were sent a second time, by MPI, because datagrams of IP multicast were lost. Counters
+        of payload bytes do not include the bytes that were sent a second time."""
         self.lost = 0
-        """Number of datagrams of IP multicast that did not arrive and that their receiver requested again."""
+        """Number of datagrams of IP multicast that did not arrive at this rank, so that this rank requested their
+        content again."""
         self._counters: dict[int, list[int]] = {}
-        """Counters per receiver: sent payload in bytes, sent headers in bytes, and number of messages."""
+        """Three counters for each receiver: payload bytes sent, header bytes sent, and number of messages sent."""
 
     def count(self, receivers: Iterable[int], nbytes: int, header: int = 0):
-        """Count one packet of ``nbytes`` bytes to each of ``receivers``. ``header``: number of bytes of the packet that
-        are bookkeeping and no payload."""
+        """Count one message of ``nbytes`` bytes to each rank in ``receivers`` as sent. ``header``: number of bytes of
+        the message that are header, and not payload."""
         for receiver in receivers:
             self._count(receiver, nbytes, header)
         self.sent_once += nbytes - header
 
     def count_one(self, receiver: int, nbytes: int, header: int = 0):
-        """Count one packet of ``nbytes`` bytes to ``receiver``, of which ``header`` bytes are bookkeeping and no
+        """Count one message of ``nbytes`` bytes to ``receiver`` as sent, of which ``header`` bytes are header, and not
         payload."""
         self._count(receiver, nbytes, header)
         self.sent_once += nbytes - header
 
     def count_messages(self, receiver: int, messages: int, nbytes: int):
-        """Count ``messages`` messages to ``receiver`` that together have ``nbytes`` bytes of payload and no header."""
+        """Count ``messages`` messages to ``receiver`` as sent, with ``nbytes`` bytes of payload in total and no
+        headers."""
         counters = self._of(receiver)
         counters[PAYLOAD] += nbytes
         counters[MESSAGES] += messages
@@ -54,27 +56,27 @@ class Traffic:
 
     @property
     def headers(self) -> np.ndarray:
-        """Return the number of bookkeeping bytes sent to each rank with the payload: int64 of shape [size]."""
+        """Return the number of header bytes sent to each rank: int64 of shape [size]."""
         return self._all(HEADERS)
 
     @property
     def messages(self) -> np.ndarray:
-        """Return the number of messages with a payload sent to each rank: int64 of shape [size]."""
+        """Return the number of messages with payload sent to each rank: int64 of shape [size]."""
         return self._all(MESSAGES)
 
     def rows(self) -> np.ndarray:
-        """Return the counters of all ranks to which this rank has sent messages: int64 of shape [receivers, 4].
+        """Return the counters for all ranks to which this rank has sent messages: int64 of shape [receivers, 4].
 
-        A row of the array holds the receiver's rank, payload in bytes, headers in bytes, and number of messages.
+        Each row of the array contains the receiver's rank, payload bytes, header bytes, and number of messages.
         """
         found = [(receiver, *counters) for receiver, counters in list(self._counters.items())]
         return np.array(found, np.int64).reshape(-1, 4)
 
     def state(self, members: Iterable[int]) -> dict:
-        """Return the counters of this rank for a checkpoint, in the form that `restore` expects: arrays by receiver,
-        and sums over all receivers.
+        """Return the counters of this rank for a checkpoint, as a dictionary that `restore` accepts: arrays by
+        receiver, and sums over all receivers.
 
-        The arrays have one element per rank in ``members``, in the order of ``members``.
+        Each array has one element per rank in ``members``, in the order of ``members``.
         """
         members = list(members)
         return {
@@ -87,7 +89,7 @@ class Traffic:
         }
 
     def restore(self, state: dict):
-        """Set the counters to ``state``, a dict that the method `state` has returned."""
+        """Set the counters to ``state``, a dictionary that `state` has returned."""
         columns = zip(*(np.asarray(state[name]).tolist() for name in ("sent", "headers", "messages")), strict=True)
         self._counters = {receiver: list(counters) for receiver, counters in enumerate(columns) if any(counters)}
         self.sent_once = int(state["sent_once"])
@@ -107,6 +109,7 @@ class Traffic:
 
     def _all(self, which: int) -> np.ndarray:
         array = np.zeros(self.size, np.int64)
-        for receiver, counters in list(self._counters.items()):  # a copy, as another thread may add counters meanwhile
+        # loop over a copy, because another thread may add counters meanwhile
+        for receiver, counters in list(self._counters.items()):
             array[receiver] = counters[which]
         return array

@@ -1,5 +1,5 @@
-"""Time limits for calls of libraries that may block for ever. If a call exceeds the limit, this module prints one line
-and ends the job."""
+"""Time limits for calls of libraries, such as MPI, that may block for ever. If a call takes longer than its time limit,
+this module prints one line and ends the job."""
 
 import faulthandler
 import os
@@ -13,26 +13,28 @@ from contextlib import contextmanager
 from grsgd.mpi_environment import rank
 
 EXIT_SECONDS = 1.0
-"""Number of seconds between a time limit and the end of the process, if a blocking call stops all Python threads."""
+"""Number of seconds after a time limit at which the process is ended, if a blocking call stops all Python threads."""
 PASSING_ON_SECONDS = 0.3
-"""Number of seconds that a process waits before it ends, so that the launcher (such as mpiexec) can pass on printed
-text."""
+"""Number of seconds that a process waits before it ends, so that the launcher (such as mpiexec) can print the process's
+last output."""
 
 
 @contextmanager
 def within(seconds: float, what: str):
-    """Context manager that ends this process with exit code 1, and so the whole job, if its block takes longer than
-    ``seconds``.
+    """Context manager that ends this process with exit code 1, and thereby the whole job, if the code in the ``with``
+    block takes longer than ``seconds``.
 
-    ``what`` names the action of the block, such as "making a communicator". A thread measures the time, so a blocking
-    call in the block must let other threads run. All calls of mpi4py let other threads run, except the start and the
-    end of MPI. `stopped_within` limits the start and the end of MPI.
+    ``what``: text that names the action of the ``with`` block, such as "making a communicator". The time is measured by
+    a thread, so a blocking call in the ``with`` block must let other Python threads run. All calls of mpi4py let other
+    threads run, except the start and the end of MPI. The context manager `stopped_within` limits the time of the start
+    and the end of MPI.
     """
     done = threading.Event()
 
     def watch():
         if not done.wait(min(seconds, threading.TIMEOUT_MAX)):
-            time.sleep(0.05 * min(int(rank() or 0), 40))  # so that one rank prints first and ends the job
+            # let one rank print its line first and end the job before the other ranks print
+            time.sleep(0.05 * min(int(rank() or 0), 40))
             say(f"{what}: not done after {seconds:g} s: another rank has not joined, has stopped or has died")
             os._exit(1)
 
@@ -45,19 +47,21 @@ def within(seconds: float, what: str):
 
 @contextmanager
 def stopped_within(seconds: float, what: str):
-    """Context manager that limits the time of its block like `within`, even if the block stops all Python threads.
+    """Context manager that, like `within`, limits the time of a ``with`` block, even if the block stops all Python
+    threads.
 
-    A forked process measures the time, and prints the line ``what`` when ``seconds`` are over. A thread outside of
-    Python then ends this process with exit code 1. The process is not killed at once, because a fault-tolerant launcher
-    would turn a killed process into exit code 0. If this process has not ended after two more seconds, the forked
-    process kills this process.
+    A forked process measures the time, and prints the line ``what`` when ``seconds`` seconds have passed. A thread of
+    the module `faulthandler`, which needs no running Python code, then ends this process with exit code 1. This process
+    is not killed at once, because a fault-tolerant launcher would report exit code 0 for a killed process. If this
+    process has not ended two seconds later, the forked process kills it.
     """
     reading, writing = os.pipe()
     parent = os.getpid()
     child = os.fork()
     if child == 0:
         os.close(writing)
-        if not select.select([reading], [], [], seconds)[0]:  # if the pipe closes in time, the parent is done or dead
+        # the pipe closes in time if the parent process has left the block or has died
+        if not select.select([reading], [], [], seconds)[0]:
             say(what)
             if not select.select([reading], [], [], 2 * EXIT_SECONDS)[0]:
                 os.kill(parent, signal.SIGKILL)

@@ -31,8 +31,8 @@ from grsgd.errors import ConfigError
 from grsgd.runs.metric import ACCURACY
 
 ELEMENT_WISE = "adadelta adagrad adam adamax adamw asgd nadam radam rmsprop rprop sgd".split()
-"""Names of optimizers whose update of a model element depends on no other element. With such an optimizer several
-parameter servers can each update a slice of the model."""
+"""Names of optimizers whose update of a model element depends on no other element. With one of the optimizers in
+`ELEMENT_WISE`, several parameter servers can each update a slice of the model."""
 
 
 class Config(Section):
@@ -141,16 +141,16 @@ def load(path: str | Path, overrides: list[str] = ()) -> Config:
     """Read a TOML file, apply ``key=value`` overrides such as ``"optimizer.lr=0.05"``, and return the checked
     configuration. Raises ConfigError for a file that cannot be read, and for a wrong key or value.
 
-    The key ``base`` of a file names another file, from which missing keys are taken. If a file or an override sets
-    another ``name`` in a section than its base, the options of the base's name are dropped. If a file or an override
-    sets another end of training in [train], the base's end of training is dropped.
+    The key ``base`` of a file names another file, from which missing keys are taken. If a file or an override
+    replaces the ``name`` in a section, the section's options for the old name are dropped. If a file or an override
+    sets an end of training in [train], the end of training that was set before is dropped.
     """
     return parse(override(read(Path(path)), list(overrides)), str(path))
 
 
 def parse(content: dict, where: str = "config") -> Config:
-    """Return the configuration whose keys and values are in the nested dictionaries ``content``. ``where`` begins each
-    error message. Raises ConfigError for a wrong key or value."""
+    """Return the configuration whose keys and values are in the nested dictionaries ``content``. Each error message of
+    the function begins with ``where``. Raises ConfigError for a wrong key or value."""
     check_whole_numbers(content, where)
     try:
         config = Config.model_validate(content)

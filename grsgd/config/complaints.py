@@ -7,8 +7,8 @@ from grsgd.errors import did_you_mean
 
 
 def describe(error: ValidationError, model: type[BaseModel], prefix: str = "") -> str:
-    """Return one line that describes all errors which pydantic found in ``model``. ``prefix`` stands before each
-    key."""
+    """Return one line that describes all errors which pydantic found in ``model``. ``prefix`` stands before the name of
+    each key in the returned line."""
     return "; ".join(describe_one(complaint, model, prefix) for complaint in error.errors())
 
 
@@ -46,7 +46,8 @@ def section(model: type[BaseModel], path: list[str]) -> type:
 
 
 def inherited(model: type, name: str) -> dict:
-    """Return the merged entries of the class variable ``name``, a dict, of ``model`` and its base classes."""
+    """Return one dictionary with the entries that the class variable ``name`` (a dictionary) has in ``model`` and in
+    its base classes."""
     entries = {}
     for cls in reversed(model.__mro__):
         entries |= vars(cls).get(name, {})

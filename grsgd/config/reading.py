@@ -1,5 +1,5 @@
 """Reading of TOML files, and of ``key=value`` overrides, into nested dictionaries. A TOML file may be based on another
-file. The keys and values in these dictionaries are not yet checked."""
+file. The functions of this module do not check the keys and values that they read."""
 
 import os
 import tomllib
@@ -11,8 +11,8 @@ from grsgd.memory import check_fits
 from grsgd.runs.ending import STOP_CRITERIA
 
 SHARED_KEYS = {"algorithm": (), "model": (), "data": tuple(Data.model_fields), "task": (), "schedule": ("warmup",)}
-"""Dictionary from each section whose ``name`` decides which other keys are allowed to the keys that are allowed for
-every name."""
+"""Dictionary from the name of a section to the keys that are allowed for every value of the section's key ``name``. The
+value of ``name`` decides which further keys are allowed in the section."""
 OF_FILES = (
     *((table, "name") for table in ("algorithm", "model", "data", "task", "optimizer", "schedule")),
     ("algorithm", "topology"),
@@ -24,15 +24,16 @@ def read(path: Path, derived: tuple[str, ...] = ()) -> dict:
     """Return the content of a TOML file. Missing keys are taken from the file that the key ``base`` names. Raises
     ConfigError if a file cannot be read or is not valid TOML.
 
-    ``derived`` has the real paths of the files that are based on this file. ``derived`` serves to find files that are
-    based on themselves.
+    ``derived`` has the real paths of the files that are based on this file. With ``derived`` the function finds files
+    that are based on themselves.
     """
     try:
         check_fits(path)
         content = tomllib.loads(path.read_text("utf-8-sig"))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
-    except (ValueError, RecursionError) as error:  # a number with too many digits raises no TOMLDecodeError
+    # a number with too many digits raises ValueError, not TOMLDecodeError
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
     find_beside(path, content)
     if "base" not in content:
@@ -52,8 +53,8 @@ def read(path: Path, derived: tuple[str, ...] = ()) -> dict:
 
 
 def find_beside(path: Path, content: dict):
-    """Replace FILE.py in values ``"FILE.py:NAME"``, such as ``algorithm.name``, by its path in the folder of the
-    configuration, if FILE.py is in this folder.
+    """Complete values ``"FILE.py:NAME"``, such as ``algorithm.name``. FILE.py is replaced by its path in the folder of
+    the configuration, if this folder has FILE.py.
 
     A file in the working directory has precedence over a file in the folder of the configuration.
     """
@@ -77,21 +78,22 @@ def merge_with_base(base: dict, own: dict) -> dict:
 
 
 def without_replaced(base: dict, own: dict) -> dict:
-    """Return ``base`` without the keys that ``own`` makes invalid: the options of a name that ``own`` replaces, and the
-    end of training if ``own`` sets one."""
+    """Return ``base`` without the keys that ``own`` makes invalid. A key becomes invalid if it is an option of a
+    ``name`` that ``own`` replaces, or an end of training while ``own`` sets another end."""
     base = dict(base)
     for name, shared in SHARED_KEYS.items():
         chosen, before = section(own, name).get("name"), section(base, name)
         if isinstance(chosen, str) and chosen != before.get("name"):
             base[name] = {key: value for key, value in before.items() if key in shared}
-    if not section(own, "train").keys().isdisjoint(STOP_CRITERIA):  # an end in ``own`` replaces the end in ``base``
+    # an end of training in ``own`` replaces the end of training in ``base``
+    if not section(own, "train").keys().isdisjoint(STOP_CRITERIA):
         base["train"] = {key: value for key, value in section(base, "train").items() if key not in STOP_CRITERIA}
     return base
 
 
 def merge(base: dict, own: dict) -> dict:
     """Return the merged content of the nested dictionaries ``base`` and ``own``. Tables in both dictionaries are
-    merged. Of two other values of a key, the value in ``own`` is taken."""
+    merged. If a key that is not a table has a value in both dictionaries, the value in ``own`` is taken."""
     both = {
         key: merge(base[key], value)
         for key, value in own.items()
@@ -108,7 +110,8 @@ def section(content: dict, name: str) -> dict:
 
 
 def check_whole_numbers(content, where: str, key: str = ""):
-    """Raise ConfigError for an integer beyond 64 bits. TOML forbids such integers, but Python's reader accepts them."""
+    """Raise ConfigError for an integer beyond 64 bits. TOML forbids integers beyond 64 bits, but Python's TOML reader
+    accepts such integers."""
     if isinstance(content, int) and not -(2**63) <= content < 2**63:
         raise ConfigError(f"{where}: {key} = {content}: whole numbers are from -2^63 to 2^63 - 1")
     for name, value in content.items() if isinstance(content, dict) else ():
@@ -118,11 +121,11 @@ def check_whole_numbers(content, where: str, key: str = ""):
 
 
 def override(content: dict, settings: list[str]) -> dict:
-    """Return ``content`` with the ``key=value`` texts in ``settings`` applied. A setting of another ``name``, or of
-    another end of training, drops the keys that belong to the old value.
+    """Return ``content`` with the ``key=value`` texts in ``settings`` applied. A setting that replaces a ``name`` drops
+    the options of the old name, and a setting of an end of training drops the old end.
 
-    The last of several settings of a key counts. The order of settings of different keys has no effect. Raises
-    ConfigError for a text in another form, or with an unknown section.
+    If several settings set one key, the last setting counts. The order of settings of different keys has no effect.
+    Raises ConfigError for a text that is not ``key=value``, and for a key that names a plain value as a section.
     """
     own = {}
     for setting in settings:
@@ -134,8 +137,8 @@ def override(content: dict, settings: list[str]) -> dict:
 
 
 def apply(override: str, content: dict):
-    """Set a value in the nested dictionaries ``content`` by the text ``override`` = ``key=value``. The value is read as
-    TOML. A value that is not valid TOML is a string."""
+    """Set a value in the nested dictionaries ``content`` by the text ``override`` = ``key=value``. The text after "="
+    is read as a TOML value. A value that is not valid TOML is taken as a string."""
     key, equals, value = override.partition("=")
     path = key.strip().split(".")
     if not equals or not all(path):
@@ -151,5 +154,5 @@ def apply(override: str, content: dict):
             raise ConfigError(f"--set {override}: {part} is not a section")
     if path[0] == "train" and path[-1] in STOP_CRITERIA:
         for other in STOP_CRITERIA:
-            table.pop(other, None)  # the new end of training replaces the old end
+            table.pop(other, None)  # a new end of training replaces the old end, which may have another key
     table[path[-1]] = parsed

@@ -16,7 +16,7 @@ class Section(BaseModel):
 
 class Named(Section):
     """Section in which the value of ``name`` decides which further keys are allowed. The algorithm, model or other
-    class with this name checks the further keys."""
+    class that ``name`` names checks the further keys."""
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
     name: str = Field(description="name of the part; it decides which further keys are allowed")
@@ -27,7 +27,7 @@ class Named(Section):
 
 
 def integer_keys(table):
-    """Return ``table``, whose keys are ranks, with the keys as integers. Keys are strings in TOML."""
+    """Return ``table``, whose keys are ranks, with the keys as integers. Keys in a TOML file are strings."""
     if not isinstance(table, dict):
         return table
     return {int(k) if isinstance(k, str) and k.isdecimal() else k: v for k, v in table.items()}
@@ -141,7 +141,7 @@ class Schedule(Named):
 
 
 class Gradient(Section):
-    """Options of the computation of the gradient of a rank's batch: precision, compilation and micro-batches."""
+    """Options for computing the gradient of a rank's batch: precision, compilation and micro-batches."""
 
     autocast: Literal["off", "bfloat16"] = Field(
         "off", description="dtype to which torch.autocast rounds the inputs of matrix products and convolutions"
@@ -245,7 +245,7 @@ class Cut(Section):
 class Faults(Section):
     """Planned faults of a run: deaths of processes, and interruptions of links.
 
-    docs/how-to/failures.md says which algorithms and MPI libraries go on after a death.
+    docs/how-to/failures.md says with which algorithms and MPI libraries a run goes on after the death of a process.
     """
 
     die: Annotated[dict[Rank, PositiveFloat], BeforeValidator(integer_keys)] = Field(

@@ -14,7 +14,8 @@ DIGEST_LETTERS = 12
 
 def sources_of(config: Config) -> dict[str, str | None]:
     """Return the attributes of a run file with the path, content and digest of each file outside of the package grsgd
-    that ``config`` uses. An attribute is None if the configuration uses a part of the package grsgd."""
+    that ``config`` uses. If the configuration uses code of the package grsgd in place of a file, the attributes for
+    this code are None."""
     attributes = {}
     for name, thing in parts_of(config).items():
         attributes |= outside.attributes_of(name, thing)
@@ -22,14 +23,14 @@ def sources_of(config: Config) -> dict[str, str | None]:
 
 
 def digests_of(config: Config) -> dict[str, str | None]:
-    """Return only the digests among the attributes of `sources_of`, by which runs with changed code are
-    distinguished."""
+    """Return the attributes of `sources_of` that are digests. Runs whose code has changed have other digests than
+    before the change."""
     return {name: value for name, value in sources_of(config).items() if name.endswith("_sha256")}
 
 
 def digest(config: Config, ranks: int, *where: str) -> str:
-    """Return a digest of all inputs of a run of ``config`` on ``ranks`` ranks. A run with an equal digest need not be
-    repeated.
+    """Return a digest of all inputs of a run of ``config`` on ``ranks`` ranks. If a finished run has an equal digest,
+    the run need not be made again.
 
     ``where`` has texts on further inputs of the run, such as its network, computing times or hosts.
     """
@@ -40,8 +41,9 @@ def digest(config: Config, ranks: int, *where: str) -> str:
 
 
 def parts_of(config: Config) -> dict:
-    """Return the classes and functions of a configuration that may come from a user's file. The dictionary's keys are
-    the first parts of the names of the run file's attributes about these classes and functions."""
+    """Return the classes and functions of a configuration that may come from a user's file. Each key of the returned
+    dictionary, such as ``model_code``, begins the names of the run file's attributes about one of the classes or
+    functions."""
     topology = config.algorithm_options.model_dump().get("topology")
     names = {
         "models": config.model.name,

@@ -12,14 +12,14 @@
 | imagefolder | any | 3 x size x size | your own train/<class>/* and val/<class>/* |
 | synthetic | any | any | generated; never replaces another set |
 
-To add a data set, write a file in the folder ``sets`` with a loader that has the decorator ``base.dataset``.
+To add a data set, write a file in the folder ``sets`` that decorates a loader function with ``base.dataset``.
 """
 
 from pathlib import Path
 from typing import NamedTuple
 
 from grsgd import outside
-from grsgd.data import sets  # noqa: F401  importing a loader registers it
+from grsgd.data import sets  # noqa: F401  the import of the folder `sets` registers all loaders
 from grsgd.data.base import REGISTER, DamagedData, Dataset, Entry, MissingData, Split
 from grsgd.data.map_style import dataset_of
 from grsgd.errors import DataError
@@ -27,7 +27,7 @@ from grsgd.errors import DataError
 __all__ = ["NAMES", "DataError", "Dataset", "DataSetRow", "Split", "load", "status"]
 
 NAMES = tuple(sorted(REGISTER, key=lambda name: REGISTER[name].values))
-"""Names of all registered data sets, sorted by size, with the smallest data set first."""
+"""Names of all registered data sets, from the data set with the fewest pixel values to the largest data set."""
 
 _kept: dict[tuple, Dataset] | None = None
 
@@ -41,7 +41,7 @@ def load(name: str, directory: str | Path, /, *, seed: int = 0, **options) -> Da
     uses ``seed``.
 
     Raises DataError, with a message of one line, if the name or an option is unknown, or if files are missing,
-    truncated or corrupt. Missing data are never replaced by other data.
+    truncated or corrupt. If files of the data set are missing, no other data are loaded in their place.
     """
     key = name, Path(directory).expanduser().absolute(), repr(sorted(options.items()))
     if _kept is not None and key in _kept:
@@ -69,17 +69,17 @@ def load(name: str, directory: str | Path, /, *, seed: int = 0, **options) -> Da
 
 
 def keep_loaded():
-    """Let `load` keep loaded data sets in memory. A program that makes many runs then reads the files of each data set
-    only once."""
+    """Let `load` keep all data sets that it has loaded in memory. A program that makes many runs calls this function to
+    read the files of each data set only once."""
     global _kept
     _kept = {} if _kept is None else _kept
 
 
 def find(name: str) -> Entry:
-    """Return the entry of the data set called ``name``. The data set may be registered, in a file or module
-    (`grsgd.outside`), or in a plug-in.
+    """Return the `Entry` (loader function and known facts) of the data set called ``name``. ``name`` may name a data
+    set of this package, a function in a user's file or module (`grsgd.outside`), or a data set of a plug-in.
 
-    Raises DataError if there is no data set of this name.
+    Raises DataError if there is no data set called ``name``.
     """
     if name in REGISTER:
         return REGISTER[name]
@@ -90,7 +90,7 @@ def find(name: str) -> Entry:
 
 
 class DataSetRow(NamedTuple):
-    """Row of the table that ``grsgd data list`` prints, about one data set."""
+    """Row about one data set in the table that ``grsgd data list`` prints."""
 
     name: str
     samples: tuple[int, int] | None
@@ -100,13 +100,14 @@ class DataSetRow(NamedTuple):
     state: str
     """State of the data set: "present", "absent", "damaged" or "plug-in"."""
     where: str
-    """Text about the data set: `Dataset.source`, such as a folder, if the data set is present; how to get it if it is
-    absent; the error if it is damaged."""
+    """Text that depends on ``state``. For a present data set, the text is `Dataset.source`, such as a folder. For an
+    absent data set, the text says how to get the data set. For a damaged data set, the text is the error message."""
 
 
 def status(directory: str | Path) -> list[DataSetRow]:
-    """Return a row for each data set. Each data set is loaded from ``directory`` to find out its state, except data
-    sets of plug-ins. This function never raises DataError."""
+    """Return the rows of the table that ``grsgd data list`` prints, one row for each data set. To find out the state of
+    a data set, this function tries to load the data set from ``directory``. Data sets of plug-ins are not loaded. If a
+    data set cannot be loaded, its row shows the problem, and no DataError is raised."""
     others = outside.plugins_beside("data", NAMES)
     return [
         *(_row(name, directory) for name in NAMES),

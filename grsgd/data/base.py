@@ -19,7 +19,7 @@ torch = LazyModule("torch")
 
 
 CLASSES, TOKENS, NUMBERS = "classes", "tokens", "numbers"
-"""Values of `Dataset.targets`, the kind of the targets of a data set."""
+"""Values of `Dataset.targets`, which says whether the targets of a data set are classes, tokens or real numbers."""
 
 
 class MissingData(DataError):
@@ -34,16 +34,17 @@ class Split(Protocol):
     """Training or test part of a data set."""
 
     labels: np.ndarray
-    """Class of each sample, int64 [n] from 0 to classes - 1; zeros if samples have no classes."""
+    """Class of each sample, int64 [number of samples] from 0 to classes - 1; all zeros if the samples have no
+    classes."""
 
     def __len__(self) -> int:
-        """Return the number of samples."""
+        """Return the number of samples in this split (training or test part of a data set)."""
 
     def digest(self) -> int | None:
-        """Return a checksum of the samples, cheap to compute, by which ranks notice that their samples differ. Return
-        None if no checksum can be computed.
+        """Return a checksum of the samples, cheap to compute. Ranks compare checksums to find out whether they have
+        read different samples. Return None if no checksum of the samples can be computed.
 
-        The class of a user's own split need not have this method.
+        A user's own class for a split (training or test part of a data set) need not have the method ``digest``.
         """
 
     def batches(
@@ -55,17 +56,18 @@ class Split(Protocol):
         workers: int = 0,
         first: int = 0,
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Yield one batch (inputs, targets) for each array of sample numbers that ``indices`` yields, possibly without
-        end.
+        """Yield one batch (inputs, targets) for each array of sample numbers in ``indices``, which may be endless.
 
-        Images are normalised float32 [b, C, H, W], and their labels int64 [b]. For text, inputs and targets are tokens,
-        int64 [b, length]. The next array of ``indices`` is read when a batch is needed. With worker processes,
-        ``indices`` is read a few batches ahead.
+        A batch of images is a normalised float32 tensor [b, C, H, W] with labels, int64 [b], where b is the number of
+        samples. In a batch of text, inputs and targets are tokens: int64 tensors [b, length]. Without worker processes,
+        the next array of ``indices`` is read when the next batch is requested. With worker processes, ``indices`` is
+        read a few batches before the batch that is yielded.
 
-        With ``augment``, images are distorted at random, in the way that is usual for the data set. The random numbers
-        of a batch depend only on ``seed`` and on the number of the batch. The first batch has the number ``first``.
-        Give each rank a seed of its own, such as (seed, rank). Raises DataError if ``augment`` is True and the data set
-        has no augmentation. Raises DataError, too, if an image cannot be read.
+        With ``augment``, images are distorted at random (for example shifted and mirrored), in the way that is usual
+        for the data set. The random numbers of a batch depend only on ``seed`` and on the number of the batch. The
+        first batch that is yielded has the number ``first``. Give each rank a seed of its own, such as (seed, rank), so
+        that ranks draw different random numbers. Raises DataError if ``augment`` is True and the data set has no
+        augmentation. Raises DataError if an image cannot be read.
         """
 
 
@@ -82,18 +84,20 @@ class Dataset:
     source: str
     """Text that says from where the samples were read, such as the path of a folder."""
     targets: str = CLASSES
-    """Kind of the targets: `CLASSES`, `TOKENS` or `NUMBERS`. With `CLASSES`, ``classes`` is the number of classes. With
-    `TOKENS`, ``classes`` is the number of different tokens. With `NUMBERS`, ``classes`` is the count of numbers in a
-    target."""
+    """Kind of the targets: `CLASSES`, `TOKENS` or `NUMBERS`. If ``targets`` is `CLASSES`, ``classes`` is the number of
+    classes of the samples. If ``targets`` is `TOKENS`, ``classes`` is the number of different tokens. If ``targets`` is
+    `NUMBERS`, ``classes`` is the count of numbers in the target of one sample."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """Entry of the register of data sets: the loader of a data set, and facts that are known before loading."""
+    """Entry of the register of data sets: the loader function of a data set, and facts that are known before
+    loading."""
 
     load: Callable[..., Dataset]
     """Function that loads the data set, called as load(directory, seed, **options). The arguments directory and seed
-    are given only if the function has these parameters. The messages of its DataErrors lack the data set's name."""
+    are passed only to a loader function that has these parameters. The messages of DataErrors that the loader function
+    raises lack the data set's name, which `grsgd.data.load` adds."""
     samples: tuple[int, int] | None
     """Numbers of training and test samples in the data set's official files; None if the numbers are not fixed."""
     shape: tuple[int, int, int] | None
@@ -108,14 +112,14 @@ class Entry:
 
     @property
     def options(self) -> dict[str, Any]:
-        """Options of the data set by name, with their defaults. The options are the parameters of ``load`` except
-        directory and seed."""
+        """Options of the data set by name, with their defaults. The options are all parameters of the loader function
+        ``load`` except directory and seed."""
         parameters = inspect.signature(self.load).parameters.items()
         return {name: p.default for name, p in parameters if name not in ("directory", "seed")}
 
     def make(self, directory: Path, seed: int, options: dict[str, Any]):
-        """Call ``load`` with the options, and return its result. ``directory`` and ``seed`` are given only if ``load``
-        has these parameters."""
+        """Call the loader function ``load`` with ``options``, and return the result of the loader function.
+        ``directory`` and ``seed`` are passed only if the loader function has these parameters."""
         return outside.call(self.load, {"directory": directory, "seed": seed}, options)
 
 
@@ -123,8 +127,8 @@ REGISTER: dict[str, Entry] = {}
 
 
 def dataset(name: str, *, samples=None, shape=None, classes=None, hint: str | None = None):
-    """Decorate a loader function to register it as the data set ``name``. Raises ValueError if another data set has
-    this name."""
+    """Decorate a loader function to register it as the data set ``name``. Raises ValueError if another data set is
+    already registered as ``name``."""
 
     def add(load: Callable[..., Dataset]) -> Callable[..., Dataset]:
         if name in REGISTER:
@@ -136,10 +140,11 @@ def dataset(name: str, *, samples=None, shape=None, classes=None, hint: str | No
 
 
 def find_files(places: Iterable[Path], names: Sequence[str], endings: Sequence[str] = ("",)) -> list[Path]:
-    """Return the paths of the files ``names`` in the first folder of ``places`` that has all these files. One of
-    ``endings`` may follow the name of a file. If files with several endings exist, the first ending is taken.
+    """Return the paths of the files called ``names`` in the first folder of ``places`` that has all these files. Each
+    file may have one of ``endings``, such as ".gz", after its name. If a file exists with several of the ``endings``,
+    the path with the earliest of these endings is returned.
 
-    Raises MissingData, which names the missing files and the folders, if no folder has all files.
+    Raises MissingData, which names the missing files and the folders, if no folder of ``places`` has all files.
     """
     incomplete = []
     for place in places:
@@ -154,7 +159,7 @@ def find_files(places: Iterable[Path], names: Sequence[str], endings: Sequence[s
 
 
 def check_size(path: Path, most: int) -> None:
-    """Raise DamagedData if the file has more than ``most`` bytes, or if its size cannot be read."""
+    """Raise DamagedData if the file ``path`` has more than ``most`` bytes, or if its size cannot be read."""
     try:
         size = path.stat().st_size
     except OSError as error:
@@ -164,7 +169,7 @@ def check_size(path: Path, most: int) -> None:
 
 
 def check_labels(path: Path, labels: np.ndarray, classes: int) -> None:
-    """Raise DamagedData if any number in ``labels`` is below 0 or above ``classes - 1``. The error names the file
-    ``path``."""
+    """Raise DamagedData if any number in ``labels`` is below 0 or above ``classes - 1``. The error message names
+    ``path``, the file with the labels."""
     if labels.min() < 0 or labels.max() >= classes:
         raise DamagedData(f"{path}: labels in {labels.min()}..{labels.max()}, expected 0..{classes - 1}")

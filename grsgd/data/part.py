@@ -1,4 +1,4 @@
-"""Reduction of a data set to its first classes, and to some samples of these classes."""
+"""Function that reduces a data set to its first classes, and to some samples of these classes."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ torch = LazyModule("torch")
 
 def part_of(dataset: Dataset, classes: int | None, train: int | None, test: int | None) -> Dataset:
     """Return a data set with the first ``classes`` classes of ``dataset``, and with ``train`` training samples and
-    ``test`` test samples of these classes. None means all classes or all samples.
+    ``test`` test samples of these classes. If ``classes`` is None, the result has all classes. If ``train`` or ``test``
+    is None, all samples of these classes are used.
 
-    Raises DataError, which names the key of the configuration, if ``dataset`` has fewer classes or samples than these
-    numbers, or if no samples are left.
+    Raises DataError, which names the key of the configuration, if ``dataset`` has fewer classes or samples than
+    requested, or if no samples are left.
     """
     if classes is train is test is None:
         return dataset
@@ -44,8 +45,8 @@ def _check(key: str, value: int | None, there: int, what: str) -> None:
 
 
 class PartSplit:
-    """``Split`` that has only some samples of another split. The indices of these samples in the other split are
-    ``chosen``, int64 [n]."""
+    """``Split`` that has only some samples of another split, ``split``. ``chosen``, int64 [n], has the numbers that the
+    chosen samples have in ``split``."""
 
     def __init__(self, split: Split, chosen: np.ndarray):
         self.labels = split.labels[chosen]
@@ -55,10 +56,11 @@ class PartSplit:
         return len(self.labels)
 
     def digest(self) -> int | None:
-        """Return the digest of the whole split from which the samples are chosen, or None if this split has no
-        digest."""
+        """Return the checksum of the whole split from which the samples are chosen, or None if that split has no method
+        ``digest``."""
         return getattr(self._split, "digest", type(None))()
 
     def batches(self, indices: Iterable[np.ndarray], **options) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Yield batches of the chosen samples. ``Split.batches`` describes the arguments and the batches."""
+        """Yield batches of the samples whose numbers are in ``chosen``. ``Split.batches`` describes the arguments and
+        the batches."""
         return self._split.batches((self._chosen[index] for index in indices), **options)

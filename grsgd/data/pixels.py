@@ -37,8 +37,8 @@ class Normalise:
 
 GREY = Normalise([0.0], [1.0])
 """Normalisation of grey images of digits and garments, which only scales pixels to 0..1. Images with zero mean and unit
-variance would need lower learning rates. With mnist-5k normalised in this way, training on one rank diverges at a
-learning rate of 0.1 with momentum 0.9."""
+variance would need lower learning rates. With mnist-5k normalised to zero mean and unit variance, training on one rank
+diverges at a learning rate of 0.1 with momentum 0.9."""
 
 
 def crop_and_flip(images: torch.Tensor, rng: np.random.Generator, margin: int = 4) -> torch.Tensor:

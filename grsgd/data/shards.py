@@ -17,7 +17,7 @@ def shards(labels: np.ndarray, n: int, *, alpha: float | None = None, seed: int 
     Without ``alpha`` the samples are split at random, and the sizes of the shards differ by one at most. With
     ``alpha``, each class is distributed over the shards in proportions drawn from a Dirichlet(alpha) distribution (Hsu,
     Qi and Brown, 2019). The smaller ``alpha`` is, the fewer classes dominate a shard. Raises ValueError if ``n`` or
-    ``alpha`` is not positive. Raises DataError if a shard would be empty.
+    ``alpha`` is not positive. Raises DataError if a shard would have no samples.
     """
     if n < 1:
         raise ValueError(f"n is {n}, expected at least one shard")
@@ -29,7 +29,7 @@ def shards(labels: np.ndarray, n: int, *, alpha: float | None = None, seed: int 
     return _split(labels.tobytes() if alpha is not None else b"", labels.dtype, len(labels), n, alpha, seed)
 
 
-@lru_cache(maxsize=1)  # in a simulation all ranks in one process need the same shards
+@lru_cache(maxsize=1)  # in a simulation one process runs all ranks, which need the same shards
 def _split(labels: bytes, dtype, samples: int, n: int, alpha: float | None, seed: int) -> tuple[np.ndarray, ...]:
     rng = generator(Purpose.SHARDS, seed)
     parts = _even(samples, n, rng) if alpha is None else _by_class(np.frombuffer(labels, dtype), n, alpha, rng)
@@ -55,8 +55,8 @@ def _by_class(labels: np.ndarray, n: int, alpha: float, rng: np.random.Generator
 
 
 def held_by(rank: int, n: int, replication: int) -> list[int]:
-    """Return the numbers of the shards that ``rank``, one of ``n`` ranks, holds, in ascending order. Shard k is held by
-    ``replication`` ranks: by rank k and the next ranks.
+    """Return the numbers of the shards of the training data that ``rank``, one of ``n`` ranks, holds, in ascending
+    order. Shard k is held by ``replication`` ranks: by rank k, rank k + 1 and so on, modulo ``n``.
 
     Raises ValueError unless 0 <= rank < n and 1 <= replication <= n.
     """
@@ -72,13 +72,13 @@ def index_stream(
 ) -> Iterator[np.ndarray]:
     """Yield, without end, batches of ``batch_size`` elements of ``indices``, from batch number ``first`` on.
 
-    In each epoch, ``indices`` are in a new random order. Epochs follow one another without a gap. So a batch may
-    contain the end of an epoch and the beginning of the next epoch, or several epochs. Raises ValueError, before the
-    first batch, if ``indices`` is empty, or if ``batch_size`` is below 1.
+    In each epoch, ``indices`` are in a new random order. No batch is shortened at the end of an epoch. So a batch may
+    contain the end of an epoch and the beginning of the next epoch. If ``indices`` is short, a batch may contain
+    several epochs. Raises ValueError, before the first batch, if ``indices`` is empty, or if ``batch_size`` is below 1.
     """
     indices = np.asarray(indices)
     if not len(indices):
-        raise ValueError("no indices to draw batches from")
+        raise ValueError("indices is empty: there are no samples for batches")
     if batch_size < 1:
         raise ValueError(f"batch_size is {batch_size}, expected at least 1")
     return _cut(indices, batch_size, seed, rank, first)

@@ -1,5 +1,5 @@
-"""Division of a text into samples. The input of a sample is a window of bytes, and its target is the window that begins
-one byte later."""
+"""Division of a text into training samples and test samples. The input of a sample is a window of bytes, and its target
+is the window that begins one byte later."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ TEST_PART = 0.1
 
 
 class TextSplit:
-    """Text, uint8 [number of bytes], as a ``Split`` of windows of ``block`` bytes that do not overlap.
+    """``Split`` of a text, uint8 [number of bytes]. The samples of this split are windows of ``block`` bytes that do
+    not overlap.
 
     A sample is a pair (x, y), both int64 [block]. x has the bytes of a window. y has, for each byte of x, the next byte
     in the text.
@@ -49,7 +50,8 @@ class TextSplit:
         workers: int = 0,
         first: int = 0,
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Yield batches as described in ``Split.batches``. No worker processes are started, because text needs none."""
+        """Yield batches as described in ``Split.batches``. ``workers`` is ignored, because the text is in memory and
+        needs no worker processes."""
         if augment:
             raise DataError("augment is on: text has no augmentation")
         return self._batches(indices)
@@ -60,8 +62,9 @@ class TextSplit:
 
 
 def dataset_of_text(name: str, text: bytes, block: int, source: str) -> Dataset:
-    """Return the data set ``name`` of samples of ``block`` bytes. The last tenth of ``text`` is the test data, the rest
-    is the training data. Raises DataError if the text is too short."""
+    """Return the data set ``name``, in which ``text`` is cut into samples of ``block`` bytes. The last tenth of
+    ``text`` is the test data, and all text before it is the training data. Raises DataError if ``text`` is too short
+    for a training sample and a test sample."""
     if block < 1:
         raise DataError(f"block is {block}, expected at least 1")
     content = np.frombuffer(text, np.uint8)

@@ -1,5 +1,5 @@
-"""Calls that may hang, such as reading from a broken file system, in a child process that is left behind after a time
-limit."""
+"""Calls of functions that may hang, for example because they read from a broken file system. Each call runs in a child
+process, which is killed, but not waited for, after a time limit."""
 
 import os
 import pickle
@@ -16,10 +16,11 @@ def in_child(function: Callable, seconds: float, *arguments):
     """Return ``function(*arguments)``, called in a forked child process. Raises the function's exceptions as
     RuntimeError.
 
-    Raises TimeoutError after ``seconds``. The child process is then killed and left behind, because even a killed
-    process does not end while it waits for a file system. The child process has only one open file, the pipe of its
-    answer. So no launcher waits for the child process. `in_child` must be called before MPI starts, because it forks
-    this process.
+    Raises TimeoutError if the function does not return within ``seconds``. After ``seconds`` the child process is
+    killed and left behind, because even a killed process does not end while it waits for a file system. The child
+    process keeps only one file open, the pipe to which it writes the result. A launcher, which waits until its pipes
+    are closed, therefore does not wait for a child process that was left behind. `in_child` must be called before MPI
+    starts, because a fork after the start of MPI is unsafe.
     """
     reading, writing = os.pipe()
     child = os.fork()
@@ -41,7 +42,7 @@ def in_child(function: Callable, seconds: float, *arguments):
         os.close(reading)
     os.waitpid(child, 0)
     if not text:
-        raise RuntimeError("the process that called it has ended without an answer")
+        raise RuntimeError("the child process that tried it has ended without an answer")
     result = pickle.loads(text)
     if isinstance(result, BaseException):
         raise result
@@ -49,14 +50,15 @@ def in_child(function: Callable, seconds: float, *arguments):
 
 
 def _answer(writing: int, function: Callable, arguments):
-    """Write the result of ``function(*arguments)``, or its exception, to the pipe, and end this child process."""
+    """Write the result of ``function(*arguments)``, or its exception, to the pipe ``writing``, and end this child
+    process."""
     with suppress(BaseException):
         null = os.open(os.devnull, os.O_RDWR)
         for stream in range(3):
             os.dup2(null, stream)
         for file in [int(name) for name in os.listdir("/proc/self/fd")]:
             if file > 2 and file != writing:
-                with suppress(OSError):  # the list's own file is closed already
+                with suppress(OSError):  # the file by which listdir has read the folder is closed already
                     os.close(file)
         try:
             text = pickle.dumps(function(*arguments))

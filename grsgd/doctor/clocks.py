@@ -25,7 +25,7 @@ class ClockOffset(NamedTuple):
 
 def offset(post: Post, rank: int, seconds: float, clock: Callable[[], float] = time.time) -> ClockOffset:
     """Return the difference between the clock of ``rank``, which runs `answer`, and this rank's clock. Raises
-    SilentRank after ``seconds``."""
+    SilentRank if ``rank`` does not answer within ``seconds``."""
     found = []
     for _ in range(ROUNDS):
         begin = clock()
@@ -45,7 +45,8 @@ def answer(post: Post, seconds: float, clock: Callable[[], float] = time.time):
 
 
 def findings(offsets: Sequence[ClockOffset], hosts: int) -> list[Finding]:
-    """Return the finding about the clocks of the hosts in ``offsets``. ``hosts`` is the number of all hosts."""
+    """Return the finding about the clock differences ``offsets`` between hosts of a job. ``hosts`` is the number of all
+    hosts of the job."""
     if not offsets:
         return [Finding(GROUP, "offsets", "one host has one clock" if hosts == 1 else "not measured")]
     far = max(offsets, key=lambda one: abs(one.seconds))

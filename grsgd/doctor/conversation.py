@@ -18,20 +18,20 @@ CLOCK_SECONDS = 3.0
 
 
 class TellTime(NamedTuple):
-    """Request of rank 0 to send the time of a host's clock."""
+    """Request of rank 0 to another rank to send the time of its host's clock."""
 
 
 class TryGpu(NamedTuple):
-    """Request of rank 0 to try the ways of sending GPU memory. ``local_rank`` is the receiving rank's number on its
-    host, which determines the rank's GPU."""
+    """Request of rank 0 to another rank to take part in a measurement of all ways of sending GPU memory. ``local_rank``
+    is the number, on its host, of the rank that gets this request; the number determines the rank's GPU."""
 
     local_rank: int
     library_seconds: float
-    """Seconds in which the MPI library's own way of sending GPU memory must be tried."""
+    """Seconds that the measurement of the MPI library's own way of sending GPU memory may take."""
 
 
 class Conversation:
-    """Conversation of rank 0 with the other ranks, as one rank takes part in it.
+    """One rank's part in the conversation of rank 0 with the other ranks.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ class Conversation:
         self.comm, self.left, self.post = comm, left, Post(comm)
         self.driver = MpiDriver(comm.rank, links.PAIR_SECONDS, "inline")
 
-    # ---- ranks that answer
+    # ---- methods of the ranks that answer
 
     def answer(self, facts):
         """Send the ``facts`` of this rank to rank 0, and answer all requests of rank 0 until the end of the
@@ -63,30 +63,31 @@ class Conversation:
         self.post.send("farewell", 0)
 
     def be_measured(self, link: PairRequest):
-        """Answer the messages of a measurement by another rank. The other rank reports any error."""
+        """Answer the messages by which the first rank of the pair ``link`` measures the link to this rank. An error on
+        this rank is ignored, because the measuring rank reports the error."""
         try:
             links.answer(self.driver, self.comm, link)
         except (WaitTimeout, LostRank):
             return
 
     def try_gpu(self, request: TryGpu) -> str:
-        """Return the result of a trial of sending GPU memory; to be called on all ranks."""
+        """Measure all ways of sending GPU memory, and return the result as text; to be called on all ranks."""
         try:
             return gpus.transfer(self.comm.backend.mpi, *request)
-        except Exception as error:  # any error of a library is the result
+        except Exception as error:  # the text of any exception of a library is returned as the result
             return f"none: {error}"
 
-    # ---- rank 0
+    # ---- methods of rank 0
 
     def gather(self, facts, seconds: float) -> list:
-        """Return the list of the facts of all ranks; to be called on rank 0. A rank whose facts have not arrived within
-        ``seconds`` has None."""
+        """Return the list of the facts of all ranks; to be called on rank 0. The returned list has None for each rank
+        whose facts have not arrived within ``seconds``."""
         found = self.post.receive_all(range(1, self.comm.size), min(seconds, self.left()))
         return [facts, *(found.get(rank) for rank in range(1, self.comm.size))]
 
     def offsets(self, hosts: Sequence[str]) -> list[ClockOffset]:
-        """Return the clock differences of other hosts; to be called on rank 0. ``hosts`` has a text for the host of
-        each rank. Raises SilentRank if a rank does not answer in time."""
+        """Return the difference of each other host's clock from the clock of rank 0; to be called on rank 0. ``hosts``
+        has one text per rank, which identifies the rank's host. Raises SilentRank if a rank does not answer in time."""
         firsts = [hosts.index(host) for host in dict.fromkeys(hosts)][1 : MAX_CLOCKS + 1]
         found = []
         for rank in firsts:
@@ -95,8 +96,8 @@ class Conversation:
         return found
 
     def measured(self, link: PairRequest) -> MeasuredPair:
-        """Return the measurement of the pair of ranks in ``link``; to be called on rank 0. Raises SilentRank if the
-        pair does not answer in time."""
+        """Return the latency and bandwidth measured between the ranks in ``link``; to be called on rank 0. Raises
+        SilentRank if the pair does not answer in time."""
         first, second = link.ranks
         self.post.send(link, second)
         if first == 0:
@@ -105,8 +106,8 @@ class Conversation:
         return self.post.receive(first, min(3 * links.PAIR_SECONDS, self.left()))
 
     def transfer(self, local_ranks: Sequence[int]) -> str:
-        """Return the way in which GPU memory is sent, as text; to be called on rank 0. ``local_ranks`` has each rank's
-        number on its host."""
+        """Make all ranks measure the ways of sending GPU memory, and return the result as text; to be called on rank 0.
+        ``local_ranks`` has each rank's number on its host."""
         requests = [TryGpu(local_rank, self.left() / 2) for local_rank in local_ranks]
         for rank in range(1, self.comm.size):
             self.post.send(requests[rank], rank)
@@ -114,7 +115,7 @@ class Conversation:
 
     def end(self, seconds: float) -> list[int]:
         """Tell all ranks that the examination has ended; to be called on rank 0. Return the ranks that have not
-        answered within ``seconds``."""
+        confirmed the end within ``seconds``."""
         others = range(1, self.comm.size)
         for rank in others:
             self.post.send(None, rank)

@@ -36,21 +36,22 @@ SECONDS = 28.0
 START_SECONDS = 12.0
 """Seconds that a rank waits in MPI_Init for the other ranks."""
 SLOW_LOADING_SECONDS = 5.0
-"""Seconds of loading torch above which another rank that does not reach MPI_Init in time counts as slow, not as
-silent."""
+"""Number of seconds. If loading torch takes this rank longer, a rank that does not reach MPI_Init in time is reported
+as slow, not as silent."""
 LOAD_SECONDS = 10.0
 """Seconds that loading the MPI library may take."""
 GATHER_SECONDS = 8.0
 """Seconds that rank 0 waits for the facts of the other ranks."""
 OTHERS_WAIT_SECONDS = output_folder.SECONDS + FIRST_SPEAKS_SECONDS
 """Seconds that a rank other than rank 0 waits before it prints why it cannot start MPI. The end of this rank may end
-the whole job, so rank 0 shows its findings first."""
+the whole job, so rank 0 must print its findings first."""
 END_SECONDS = 5.0
 """Seconds that MPI_Finalize, and the end of the conversation, may take."""
 RESERVE_SECONDS = 8.0
-"""Remaining seconds of the examination below which no further measurement begins."""
+"""If the examination must end in fewer seconds than this number, no further measurement begins."""
 MAX_LINES = 4
-"""Largest number of lines that are shown of the error of loading the MPI library. Each line may name a file."""
+"""Largest number of lines that are printed of the error message if the MPI library cannot be loaded. Each line of an
+MPI library's error message may name a file."""
 GROUP = "examination"
 SILENT_REMEDY = (
     "look at the host of the rank: its process has stopped or died, or a firewall or a wrong network interface keeps "
@@ -62,8 +63,8 @@ SLOW_REMEDY = (
     "torch and CuPy load slowly, or a GPU does not answer: start the examination again, because the files are then in "
     "memory; move the environment to a local disk; `nvidia-smi` shows whether the GPUs answer"
 )
-"""Remedy if the action `LOADING` or `SENDING_GPU_MEMORY` does not end in time. These two actions import large
-libraries."""
+"""Advice to the user if loading torch (`LOADING`) or sending GPU memory (`SENDING_GPU_MEMORY`) does not end in time.
+Loading torch and sending GPU memory both import large libraries."""
 
 
 class RankFacts(NamedTuple):
@@ -78,14 +79,14 @@ class RankFacts(NamedTuple):
 
 
 class Examination:
-    """Examination of a job, as one of the job's ranks takes part in it.
+    """One rank's part in the examination of a job.
 
     Parameters
     ----------
     folder
-        Folder in which run files are to be written. Rank 0 tests whether it can be used.
+        Folder in which run files are to be written. Rank 0 tests whether this folder can be used.
     form
-        Function that returns the output text for a title and a list of findings. One rank prints this text.
+        Function that returns the output text for a title and a list of findings. One rank prints this output text.
     seconds
         Seconds after which the examination ends.
     """
@@ -100,7 +101,7 @@ class Examination:
         self.findings: list[Finding] = []
         self.title = "grsgd doctor"
         self.doing = "looking at this host"
-        """Text on the present action, for the error message if the action does not end in time."""
+        """Name of the action that this rank is doing now, for the error message if the action does not end in time."""
 
     def left(self) -> float:
         """Return the seconds until the examination must end."""
@@ -108,8 +109,8 @@ class Examination:
 
     @contextmanager
     def watched(self):
-        """Run the block. If the block does not end within ``seconds`` (an attribute), print the findings and end this
-        process with exit code 1."""
+        """Run the block with a time limit. If the block does not end within ``self.seconds`` seconds, print the
+        findings and end this process with exit code 1."""
         done = threading.Event()
 
         def watch():
@@ -130,8 +131,8 @@ class Examination:
             done.set()
 
     def conclude(self, more: list[Finding]) -> int:
-        """Print the findings and ``more`` if this rank is the rank that prints. Return the exit code: 1 if a finding
-        reports a fault, else 0."""
+        """If this rank is the rank that prints, print ``self.findings`` and the further findings ``more``. Return the
+        exit code: 1 if a finding reports a fault, else 0."""
         found = [*self.findings, *more]
         if self.speaks:
             self.has_shown = True
@@ -140,17 +141,18 @@ class Examination:
         return 1 if hurting(found) else 0
 
     def conclude_without_mpi(self, fault: Finding) -> int:
-        """Print the findings and ``fault``, the reason why this rank cannot start MPI. Return the exit code. A rank
-        other than rank 0 prints only the fault."""
+        """Print the findings and ``fault``, the reason why this rank cannot start MPI. Return the exit code of this
+        process. A rank other than rank 0 prints only the fault."""
         if not self.speaks:
-            signal.signal(signal.SIGTERM, lambda number, frame: os._exit(1))  # so that srun's exit code is 1
+            # end with code 1 after SIGTERM, so that srun's exit code is 1
+            signal.signal(signal.SIGTERM, lambda number, frame: os._exit(1))
             time.sleep(OTHERS_WAIT_SECONDS)
             print(f"grsgd: rank {rank()}: {fault.name}: {fault.value}: {fault.remedy}", file=sys.stderr, flush=True)
         return self.conclude([fault])
 
     def run(self) -> int:
         """Examine the job on this rank, and return the exit code of this process. If MPI starts, only the process that
-        prints the findings returns 1, and this process ends last."""
+        prints the findings can return 1, and this process ends last."""
         with self.watched():
             launcher, place, here, version = launchers.facts(), places.facts(), room.facts(), versions.facts()
             folder = output_folder.facts(self.folder) if self.speaks else None
@@ -184,7 +186,8 @@ class Examination:
             with stopped_within(END_SECONDS, f"MPI_Finalize took over {END_SECONDS:g} s"):
                 module.Finalize()
             self.doing = "waiting for the ends of the other processes"
-            if code and self.speaks:  # a launcher that kills other processes returns another exit code
+            # wait for the other processes, because a launcher that kills them returns another exit code than 1
+            if code and self.speaks:
                 time.sleep(PASSING_ON_SECONDS if foreign is None else FIRST_SPEAKS_SECONDS)
             return code if self.speaks else 0
 
@@ -192,8 +195,8 @@ class Examination:
         """Start MPI and return MPI_COMM_WORLD. If another rank does not reach MPI_Init in time, this process ends with
         exit code 1.
 
-        ``loading`` is the number of seconds in which this rank has loaded torch. If this rank has loaded torch slowly,
-        other ranks may be even slower.
+        ``loading`` is the number of seconds in which this rank has loaded torch. If loading torch took long on this
+        rank, loading may take even longer on other ranks.
         """
         seconds = launch.start_seconds() if os.environ.get("GRSGD_START_SECONDS") else START_SECONDS
         seconds = min(seconds, self.left() / 2)
@@ -257,8 +260,8 @@ class Examination:
         return self.conclude([])
 
     def measure(self, conversation: Conversation, ranks: list[RankFacts]) -> bool:
-        """Make all measurements between ranks, and add their findings. Return whether all measured pairs of ranks have
-        answered. Raises SilentRank if a rank does not answer in time."""
+        """Make all measurements between ranks, and add the findings about them to ``self.findings``. Return whether all
+        measured pairs of ranks have answered. Raises SilentRank if a rank does not answer in time."""
         hosts = [f"{one.place.host} {one.place.machine}" for one in ranks]
         self.doing = "comparing clocks"
         self.findings += clocks.findings(conversation.offsets(hosts), len(set(hosts)))
@@ -281,8 +284,8 @@ class Examination:
         return have_answered
 
     def give_up(self, conversation: Conversation, what: str | None) -> int:
-        """Print the findings, with the reason ``what`` for the end of the examination, and abort the job with exit code
-        1."""
+        """Print the findings, and abort the job with exit code 1. If ``what`` is given, it is printed as a further
+        finding, with the reason of the abort."""
         self.conclude([Finding(GROUP, "ranks", what, SILENT_REMEDY)] if what else [])
         time.sleep(PASSING_ON_SECONDS)
         conversation.comm.backend.mpi.Abort(1)

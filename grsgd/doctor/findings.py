@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from grsgd.text import ranks_in_words
 
 MAX_NAMED = 8
-"""Largest number of ranks that a finding names for one value."""
+"""Largest number of ranks that are listed after one value, if a fact has different values on different ranks."""
 
 
 @dataclass(frozen=True)
@@ -18,22 +18,24 @@ class Finding:
     name: str
     value: str
     remedy: str = ""
-    """Advice to the user; "" if the finding is no fault, which would make trainings fail, wrong or slow."""
+    """Advice to the user on how to remove a fault; "" if the finding is no fault. A fault makes trainings fail, gives
+    wrong results, or makes trainings slow."""
 
     @property
     def verdict(self) -> str:
-        """Return "hurts" if the finding makes trainings fail, wrong or slow, else "ok"."""
+        """Return "hurts" if the finding reports a fault, else "ok"."""
         return "hurts" if self.remedy else "ok"
 
 
 def hurting(findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings that report faults. A fault makes trainings fail, wrong or slow, and has a remedy."""
+    """Return the findings that report faults. A fault makes trainings fail, gives wrong results, or makes trainings
+    slow, and its finding has a remedy."""
     return [finding for finding in findings if finding.remedy]
 
 
 def by_ranks(values: Sequence[str]) -> str:
-    """Return the ``values`` of all ranks in one line. Each different value occurs once, with its ranks if there are
-    several values."""
+    """Return one line of text with the ``values`` of a fact, one value per rank. A value that several ranks have occurs
+    only once. If the values differ, each value is followed by the ranks that have it."""
     ranks: dict[str, list[int]] = {}
     for rank, value in enumerate(values):
         ranks.setdefault(value, []).append(rank)
@@ -43,8 +45,8 @@ def by_ranks(values: Sequence[str]) -> str:
 
 
 def in_text(title: str, findings: Sequence[Finding]) -> str:
-    """Return the findings as text. Each finding is one line below the name of its group. The findings that report
-    faults are repeated at the end with their remedies."""
+    """Return the findings as text. In this text, each finding is one line below the name of its group. The findings
+    that report faults are repeated at the end with their remedies."""
     width = max((len(finding.name) for finding in findings), default=0)
     lines, group = [title], None
     for finding in findings:

@@ -47,7 +47,7 @@ def facts(proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> GpuFacts:
 
 
 def of_torch(found: GpuFacts, sys: Path) -> GpuFacts:
-    """Return the facts ``found`` completed by the GPUs that torch finds."""
+    """Return ``found`` with the facts about the GPUs that torch finds filled in."""
     import torch
 
     devices = range(torch.cuda.device_count() if torch.cuda.is_available() else 0)
@@ -64,14 +64,14 @@ def of_torch(found: GpuFacts, sys: Path) -> GpuFacts:
 
 
 def gtl(library: str) -> Finding | None:
-    """Return the finding that the MPI library ``library`` would abort the job because its GPU library (GTL) is missing.
-    Return None if the library would not abort the job."""
+    """If the MPI library ``library`` would abort the job because its GPU library (GTL) is missing, return a finding
+    that says so. Return None if the library would not abort the job."""
     return Finding(GROUP, "GTL", cray.FAULT, cray.REMEDY) if cray.abort_reason(library) else None
 
 
 def chosen(ranks: Sequence[GpuFacts], places: Sequence[PlaceFacts]) -> list[int | None]:
-    """Return the index of each rank's GPU among the rank's visible GPUs; None without a GPU. The ranks of a host take
-    GPUs in turn."""
+    """Return the index of each rank's GPU among the rank's visible GPUs; None without a GPU. The ranks of a host are
+    assigned to the GPUs of this host in turn."""
     taken: dict[str, int] = {}
     found: list[int | None] = []
     for gpu, place in zip(ranks, places, strict=True):
@@ -87,10 +87,12 @@ def can_try(ranks: Sequence[GpuFacts]) -> bool:
 
 
 def transfer(mpi, local_rank: int, library_seconds: float) -> str:
-    """Return the way in which messages in GPU memory are sent, with the time of each way or the reason against it.
+    """Measure each way of sending messages in GPU memory. Return a text with the chosen way, and with the time of each
+    way or the reason against this way.
 
-    The trial of the MPI library's own way may take ``library_seconds``, including imports in its processes. All ranks
-    must call this function. Raises ConfigError.
+    The test of the MPI library's own way of sending runs in separate processes. The test may take ``library_seconds``,
+    including imports in these processes. All ranks must call this function. Raises ConfigError if arrays in GPU memory
+    cannot be sent.
     """
     from grsgd.comm.backend import MpiBackend
     from grsgd.comm.gpu.select import select_transport
@@ -103,8 +105,8 @@ def transfer(mpi, local_rank: int, library_seconds: float) -> str:
 
 
 def findings(ranks: Sequence[GpuFacts], places: Sequence[PlaceFacts], transfer: str | None) -> list[Finding]:
-    """Return the findings about the GPUs of all ranks. ``transfer`` is the result of a trial of sending GPU memory, or
-    None."""
+    """Return the findings about the GPUs of all ranks. ``transfer`` is the text that the function `transfer` returns,
+    or None if sending was not tested."""
     if not any(gpu.on_host for gpu in ranks):
         return [Finding(GROUP, "devices", "none")]
     mine = chosen(ranks, places)

@@ -17,13 +17,13 @@ INTERFACES = {
     "FLUX_TASK_RANK": "Flux",
     "JSM_NAMESPACE_RANK": "JSM",
 }
-"""Dictionary from an environment variable to the name of the interface between launchers and MPI libraries that sets
-the variable."""
+"""Dictionary from an environment variable to the interface between launchers and MPI libraries, such as PMIx, that sets
+this variable."""
 KINDS = ("SLURM_MPI_TYPE", "SLURM_STEP_ID", "PALS_APID", "FLUX_JOB_ID", "PMIX_VERSION", "I_MPI_PMI_LIBRARY")
-"""Environment variables with details about the launcher, which are shown if they are set."""
+"""Environment variables with details about the launcher, which a finding shows if they are set."""
 INNER = ("OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "MPI_LOCALNRANKS")
-"""Environment variables of launchers that may be started by the launcher of a batch system. If such a variable is set,
-its launcher has started the process."""
+"""Environment variables of launchers that may be started by the launcher of a batch system. If a variable in `INNER` is
+set, the launcher to which this variable belongs has started the process."""
 
 
 class LauncherFacts(NamedTuple):

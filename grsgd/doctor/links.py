@@ -19,10 +19,11 @@ EFFORT = Effort({8: 200, 2**20: 20}, 2, 0.3, least_share=0.5)
 PAIR_SECONDS = 5.0
 """Seconds that a rank waits for a message of the other rank of the measured pair."""
 UNEVEN = 10
-"""Ratio of the median bandwidth between hosts to a pair's bandwidth. A pair whose ratio is above `UNEVEN` counts as
-slow."""
+"""Limit of a ratio: the median bandwidth of all pairs of ranks on two hosts, divided by the bandwidth of one of these
+pairs. A pair of ranks whose ratio is above `UNEVEN` counts as slow."""
 MIN_COMPARED = 4
-"""Smallest number of measured pairs between hosts with which each pair's bandwidth is compared with the median."""
+"""Smallest number of measured pairs of ranks on different hosts for which each pair's bandwidth is compared with their
+median bandwidth."""
 RDMA_BANDWIDTH = 1e9
 """Bandwidth, in bytes per second, that every InfiniBand link exceeds."""
 
@@ -33,7 +34,7 @@ class PairRequest(NamedTuple):
     ranks: tuple[int, int]
     one_host: bool
     with_eager: bool
-    """Whether the length up to which messages are eager is measured, too."""
+    """Whether to measure, in addition, up to which length messages are eager (sent before their receive is posted)."""
 
 
 class MeasuredPair(NamedTuple):
@@ -45,13 +46,15 @@ class MeasuredPair(NamedTuple):
     bandwidth: float
     """Bandwidth of messages of 1 MiB, in bytes per second."""
     eager: int | None
-    """Size in bytes of the longest eager message; None if the size was not measured."""
+    """Size in bytes of the longest eager message (sent before its receive is posted); None if the size was not
+    measured."""
     error: str = ""
     """Reason why the pair could not be measured; "" if the pair was measured."""
 
 
 def plan(hosts: Sequence[str]) -> list[PairRequest]:
-    """Return the pairs of ranks to measure, at most `MAX_PAIRS`. ``hosts`` has a text for the host of each rank.
+    """Return the pairs of ranks to measure, at most `MAX_PAIRS`. ``hosts`` has one text per rank, which identifies the
+    rank's host.
 
     All pairs of ranks are measured if their number is at most `MAX_PAIRS`. In larger jobs the first two ranks of each
     host are a pair, and so are the first ranks of successive hosts.
@@ -66,7 +69,7 @@ def plan(hosts: Sequence[str]) -> list[PairRequest]:
         within = [(ranks[0], ranks[1]) for ranks in members.values() if len(ranks) > 1]
         between = [tuple(sorted(pair)) for pair in zip(firsts, firsts[1:], strict=False)]
         share = MAX_PAIRS if not between else MAX_PAIRS // 2
-        if not between:  # one host
+        if not between:  # all ranks are on one host
             within += [pair for pair in zip(range(n), range(1, n), strict=False) if pair not in within]
         pairs = [*within[:share], *between]
     links, seen = [], set()
@@ -78,8 +81,8 @@ def plan(hosts: Sequence[str]) -> list[PairRequest]:
 
 
 def measure(driver, comm, link: PairRequest) -> MeasuredPair:
-    """Measure the pair ``link`` on its first rank, while its second rank runs `answer`. Errors are not raised, but
-    returned in the result."""
+    """Measure the link between the ranks of the pair ``link``; to be called on the first rank, while the second rank
+    runs `answer`. An error of the measurement is not raised, but returned as text in the result."""
     _, other = link.ranks
     try:
         pair: Pair = driver.run(measure_pair(comm, other, link.one_host, EFFORT))
@@ -90,7 +93,8 @@ def measure(driver, comm, link: PairRequest) -> MeasuredPair:
 
 
 def answer(driver, comm, link: PairRequest):
-    """Answer the messages of `measure` on the second rank of the pair ``link``. Raises WaitTimeout and LostRank."""
+    """Answer the messages of `measure` on the second rank of the pair ``link``. Raises WaitTimeout if a message does
+    not arrive in time, and LostRank if the first rank has died."""
     other, _ = link.ranks
     driver.run(answer_pair(comm, other, link.one_host, EFFORT))
     if link.with_eager:
@@ -120,7 +124,7 @@ def findings(measured: Sequence[MeasuredPair], ranks: int, has_rdma: bool) -> li
 
 def of_pair(one: MeasuredPair, usual: float, has_rdma: bool) -> Finding:
     """Return the finding about the measured pair ``one``. If the pair's ranks are on two hosts, the pair's bandwidth is
-    compared with ``usual`` (bytes per second)."""
+    compared with ``usual``, the median bandwidth in bytes per second."""
     a, b = one.link.ranks
     name, where = f"ranks {a} and {b}", "one host" if one.link.one_host else "two hosts"
     if one.error:

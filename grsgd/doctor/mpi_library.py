@@ -19,15 +19,16 @@ GROUP = "MPI"
 MPIEXEC_SECONDS = 5.0
 """Seconds that ``mpiexec --version`` may take."""
 LIBRARY = re.compile(r"lib(mpi|mpich|mpi_(cray|gnu|intel|nvidia|amd|aocc)\w*)\.so")
-"""Pattern of the file names of MPI libraries. Files with bindings for other languages than C do not match."""
+"""Pattern of the file names of MPI libraries. The names of files with bindings for other languages than C do not
+match."""
 
 
 VERSIONS = {
     "Open MPI": (re.compile(r"Open MPI v(\d+\.\d+)"), re.compile(r"\((?:Open MPI|OpenRTE)\) (\d+\.\d+)")),
     "MPICH": (re.compile(r"MPICH Version:\s*(\d+\.\d+)"), re.compile(r"Version:\s*(\d+\.\d+)")),
 }
-"""Patterns of the major and minor version, by MPI library: in the text of the library's version, and in the output of
-``mpiexec --version``."""
+"""Two patterns per MPI library that find the major and minor version: in the text with the library's version, and in
+the output of ``mpiexec --version``."""
 
 
 class MpiFacts(NamedTuple):
@@ -45,7 +46,7 @@ class MpiFacts(NamedTuple):
     """Name of the thread level with which MPI was started, such as "MULTIPLE"."""
     mpiexec: str = ""
     """Path of the ``mpiexec`` that ``grsgd run`` would use; "" if no ``mpiexec`` exists, or on a rank that has not
-    searched for it."""
+    searched for ``mpiexec``."""
     mpiexec_version: str = ""
     """Output of ``mpiexec --version``."""
 
@@ -72,7 +73,7 @@ def facts(mpi_module) -> MpiFacts:
 
 
 def build_of(file: str) -> str:
-    """Return the way in which mpi4py was built, from the name ``file`` of the file of `mpi4py.MPI`."""
+    """Return a text on how mpi4py was built, from ``file``, the file name of the module `mpi4py.MPI`."""
     abi = re.match(r"MPI\.(mpich|openmpi|mpiabi|impi|msmpi)\.", file)
     if abi is None:
         return "built for the MPI library of this system"
@@ -81,8 +82,7 @@ def build_of(file: str) -> str:
 
 
 def with_mpiexec(found: MpiFacts) -> MpiFacts:
-    """Return the facts ``found`` completed by the path and version of the ``mpiexec`` in this Python's folder or on
-    PATH."""
+    """Return ``found`` with the path and version of the ``mpiexec`` in this Python's folder or on PATH filled in."""
     try:
         mpiexec = find_mpiexec()
     except ConfigError:
@@ -158,7 +158,8 @@ def of_another_version(found: MpiFacts, family: str) -> str:
     """Return the remedy if the MPI library and ``mpiexec``, which both belong to ``family``, have different versions;
     "" if the versions are equal.
 
-    Only major and minor versions are compared. Return "" if a version is not known.
+    Only the major and minor numbers of the two versions are compared. Return "" if the version of the library or of
+    ``mpiexec`` is not known.
     """
     loaded_, started = (
         pattern.search(text)

@@ -1,4 +1,4 @@
-"""Trial of the folder in which run files are written: whether files can be written and locked, and how long writing
+"""Test of the folder in which run files are written: whether files can be written and locked, and how long writing
 takes."""
 
 import fcntl
@@ -15,16 +15,16 @@ from grsgd.runs.numbers import human_bytes
 
 GROUP = "output folder"
 SECONDS = 5.0
-"""Seconds that the trial of the folder for run files may take."""
+"""Seconds that the test of the folder for run files may take."""
 WRITTEN_BYTES = 2**20
 """Size in bytes of the test file that is written, read and deleted."""
 MIN_FREE_BYTES = 100 * 2**20
 SLOW_SECONDS = 2.0
-"""Seconds of writing the test file above which the folder counts as slow."""
+"""If writing the test file takes more seconds than this number, the folder counts as slow."""
 
 
 class FolderFacts(NamedTuple):
-    """Result of a trial of the folder for run files."""
+    """Result of a test of the folder for run files."""
 
     folder: str
     file_system: str
@@ -38,8 +38,8 @@ class FolderFacts(NamedTuple):
 
 
 def facts(folder: Path, seconds: float = SECONDS) -> FolderFacts:
-    """Return the result of a trial of ``folder``, or of its nearest existing parent. The trial is given up after
-    ``seconds``."""
+    """Test ``folder``, or its nearest existing parent, in a child process, and return the result. The test is given up
+    after ``seconds``."""
     try:
         return in_child(trial, seconds, folder)
     except (TimeoutError, RuntimeError) as error:
@@ -70,8 +70,8 @@ def trial(folder: Path) -> FolderFacts:
 
 
 def why_unlocked(path: Path) -> str:
-    """Return the reason why the file ``path`` cannot be locked; "" if a lock works, so that a second lock of the file
-    is refused."""
+    """Return the reason why the file ``path`` cannot be locked. Return "" if a lock works: a second lock of the file is
+    refused."""
     with open(path) as mine, open(path) as other:
         try:
             fcntl.flock(mine, fcntl.LOCK_EX | fcntl.LOCK_NB)

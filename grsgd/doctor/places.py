@@ -19,7 +19,7 @@ class PlaceFacts(NamedTuple):
     host: str
     """Name of the rank's host."""
     machine: str
-    """Text that differs between machines, even if their host names are equal."""
+    """Text that differs between two machines, even if both machines have one host name."""
     cores: frozenset[int]
     """Cores on which this rank may run."""
     all_cores: int
@@ -62,8 +62,9 @@ def findings(ranks: Sequence[PlaceFacts], environment: Mapping[str, str] = os.en
 
 
 def hosts(ranks: Sequence[PlaceFacts], environment: Mapping[str, str]) -> Finding:
-    """Return the finding about hosts. The finding reports a fault if two hosts have one name or if all ranks are on one
-    node of an allocation although it has several nodes.
+    """Return the finding about the hosts of the job's ranks. The finding reports a fault if two hosts have one name.
+    The finding also reports a fault if all ranks are on one node of an allocation, although there are enough ranks for
+    all nodes.
 
     Nodes without a rank are no fault if ranks are on several nodes, because they may be spare nodes for restarts.
     """
@@ -83,7 +84,8 @@ def hosts(ranks: Sequence[PlaceFacts], environment: Mapping[str, str]) -> Findin
 
 
 def cores(ranks: Sequence[PlaceFacts], kinds: Sequence[str]) -> Finding:
-    """Return the finding about cores. The finding reports a fault if a set of cores has more ranks than cores."""
+    """Return the finding about the cores on which the job's ranks may run. The finding reports a fault if more ranks
+    share a set of cores than the set has cores."""
     value = by_ranks([f"{place.host}: {cores_in_words(place.cores)}" for place in ranks])
     for machine_, allowed in dict.fromkeys((place.machine, place.cores) for place in ranks):
         within = [r for r, place in enumerate(ranks) if place.machine == machine_ and place.cores <= allowed]
@@ -101,8 +103,8 @@ def cores(ranks: Sequence[PlaceFacts], kinds: Sequence[str]) -> Finding:
 
 
 def quota(ranks: Sequence[PlaceFacts]) -> Finding:
-    """Return the finding about limits of control groups on processor time. The finding is a fault if a rank gets less
-    than one core."""
+    """Return the finding about limits of control groups on processor time. The finding reports a fault if a rank gets
+    less processor time than one core gives."""
     remedy = ""
     for host, limit in {(place.host, place.quota) for place in ranks if place.quota is not None}:
         if limit < sum(place.host == host and place.quota == limit for place in ranks):
@@ -115,7 +117,8 @@ def quota(ranks: Sequence[PlaceFacts]) -> Finding:
 
 
 def threads(ranks: Sequence[PlaceFacts]) -> Finding:
-    """Return the finding about OMP_NUM_THREADS. The finding reports a fault if ranks have more threads than cores."""
+    """Return the finding about the environment variable OMP_NUM_THREADS on all ranks. The finding reports a fault if
+    ranks would use more threads than they have cores."""
     remedy = ""
     for place in ranks:
         there = sum(other.machine == place.machine and other.cores == place.cores for other in ranks)

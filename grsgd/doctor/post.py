@@ -1,5 +1,5 @@
-"""Sending and receiving of Python objects between ranks during an examination. Every wait has a time limit, after which
-an error names the silent rank."""
+"""Sending and receiving of Python objects between ranks during an examination. Every wait for an object has a time
+limit, after which an error names the rank that has not sent the object."""
 
 import pickle
 import time
@@ -28,7 +28,8 @@ class Post:
     def __init__(self, comm):
         self.comm = comm
         self._sent = []
-        """Requests of sent messages with the messages' arrays. The arrays are kept because MPI may still read them."""
+        """Pairs (MPI request, array) of the messages that were sent. The arrays of sent messages are kept because MPI
+        may still read them."""
 
     def send(self, thing, to: int):
         """Begin to send the Python object ``thing`` to rank ``to``."""
@@ -36,7 +37,8 @@ class Post:
         self._sent.append((self.comm.Isend(array, to, tags.EXAMINATION), array))
 
     def receive(self, source: int, seconds: float):
-        """Return the next object that rank ``source`` sends. Raises SilentRank after ``seconds``."""
+        """Return the next object that rank ``source`` sends. Raises SilentRank if no object arrives within
+        ``seconds``."""
         begin = time.perf_counter()
         array = np.zeros(MAX_BYTES, np.uint8)
         message = self.comm.Irecv(array, source, tags.EXAMINATION)
@@ -48,7 +50,7 @@ class Post:
         return pickle.loads(array.tobytes())
 
     def receive_all(self, sources: Iterable[int], seconds: float) -> dict[int, object]:
-        """Return a dictionary from rank to object, of the ranks in ``sources`` that have answered within
+        """Return a dictionary from rank to the rank's object, for the ranks in ``sources`` that have answered within
         ``seconds``."""
         begin = time.perf_counter()
         missing, found = set(sources), {}

@@ -17,10 +17,11 @@ MIN_SHARED_BYTES = 256 * 2**20
 """Free bytes of /dev/shm below which messages may not fit. MPI libraries and all-reduces through shared memory write to
 /dev/shm. Docker's default size of /dev/shm is 64 MiB."""
 MIN_LOCKED_BYTES = 2**30
-"""Smallest limit of locked memory, in bytes, that is no fault on a host with InfiniBand. InfiniBand locks all message
+"""Limit of locked memory, in bytes. A lower limit is a fault on a host with InfiniBand, which locks all message
 buffers."""
 FILES_PER_RANK, OTHER_FILES = 4, 256
-"""Number of open files that a rank may need per rank of the job, and number for all other purposes."""
+"""Number of open files that a rank may need for each rank of the job, and number of open files for all other
+purposes."""
 
 
 class RoomFacts(NamedTuple):
@@ -58,8 +59,8 @@ def facts(shared: Path = SHARED, devices: Path = Path("/sys/class/infiniband")) 
 
 
 def has_infiniband(devices: Path) -> bool:
-    """Return whether the folder ``devices`` lists an active InfiniBand port. The folder ``devices`` also lists Ethernet
-    cards."""
+    """Return whether the folder ``devices`` lists an active InfiniBand port. ``devices`` also lists Ethernet cards,
+    which do not count."""
     for port in devices.glob("*/ports/*"):
         try:
             layer, state = ((port / name).read_text() for name in ("link_layer", "state"))
@@ -71,7 +72,8 @@ def has_infiniband(devices: Path) -> bool:
 
 
 def limit(value: int, unit: str = "bytes") -> str:
-    """Return a limit of this process as text. ``value`` is in ``unit``, for example bytes."""
+    """Return the text of a limit of this process, such as "1.00 GiB" or "unlimited". ``value`` is the limit in
+    ``unit``, which is "bytes" or "files"."""
     if value == resource.RLIM_INFINITY:
         return "unlimited"
     return human_bytes(value) if unit == "bytes" else f"{value:,}"

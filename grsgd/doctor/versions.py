@@ -18,7 +18,7 @@ SAME_EVERYWHERE = ("grsgd", "torch", "numpy", "mpi4py", "Python")
 
 
 class VersionFacts(NamedTuple):
-    """Versions on one rank, in a dictionary by the name of the program or package."""
+    """Versions on one rank: a dictionary from the name of a program or package to its version."""
 
     versions: dict[str, str]
 

@@ -1,1 +1,1 @@
-"""Modules through which other libraries train by the algorithms of grsgd; each imports its library when it is used."""
+"""Modules through which other libraries train with the algorithms of grsgd. Each module imports its library itself."""

@@ -1,4 +1,4 @@
-"""Accelerator of Hugging Face Accelerate that trains a model by an algorithm of grsgd, on the ranks of an MPI job.
+"""Accelerator of Hugging Face Accelerate which trains a model with an algorithm of grsgd, on the ranks of an MPI job.
 
     from grsgd.integrations.accelerate import GrsgdAccelerator
 
@@ -7,8 +7,8 @@
     ...                         # the training loop as it was
     accelerator.end_training()  # all ranks now hold the same model
 
-Import this module before the first call of Accelerate: the import starts MPI, and makes its ranks the processes that
-Accelerate finds. Otherwise Accelerate starts a process group of its own, or sees one process.
+Import this module before the first call of Accelerate. The import starts MPI, and makes MPI's ranks the processes that
+Accelerate finds. Without an early import, Accelerate starts a process group of its own, or finds only one process.
 """
 
 import os
@@ -35,7 +35,7 @@ BY_RANKS = (
     "each rank has a state of its own: save and load model.state_dict() and optimizer.optimizer.state_dict() on each "
     "rank: see docs/how-to/from/accelerate.md"
 )
-"""Reason for the refusal of Accelerate's checkpoints, and the remedy."""
+"""Reason why Accelerate's checkpoints are refused, and what to do instead."""
 DIVIDING = (
     "deepspeed_plugin",
     "deepspeed_plugins",
@@ -44,18 +44,17 @@ DIVIDING = (
     "megatron_lm_plugin",
     "parallelism_config",
 )
-"""Arguments of ``Accelerator`` that divide a model among processes."""
+"""Arguments of ``Accelerator`` with which Accelerate divides a model among processes."""
 DIVIDING_VARIABLES = ("DEEPSPEED", "FSDP", "MEGATRON_LM", "PARALLELISM_CONFIG")
 """Ends of environment variables ``ACCELERATE_USE_...`` with the same effect as the arguments in `DIVIDING`."""
 process_group.start()
 
 
 class GrsgdAccelerator(Accelerator):
-    """Accelerator that trains models on all ranks by ``algorithm``, each optimizer by `grsgd.distribute`.
+    """Accelerator that trains models on all ranks with ``algorithm``. Each optimizer comes from `grsgd.distribute`.
 
-    Start the script by ``grsgd run -n 4 script.py``, ``mpiexec`` or ``srun``: each rank is one process and uses one
-    device. `prepare` must be given the models together with their optimizers, and raises the errors of
-    `grsgd.distribute`.
+    Start the script with ``grsgd run -n 4 script.py``, ``mpiexec`` or ``srun``. Each rank is one process and uses one
+    device. Give `prepare` the models together with their optimizers. `prepare` raises the errors of `grsgd.distribute`.
 
     Parameters
     ----------
@@ -64,10 +63,11 @@ class GrsgdAccelerator(Accelerator):
     options
         Options of the algorithm, and of `grsgd.distribute`: ``seed``, ``timeout``, ``progress_mode``, ``transfer``.
     accelerator
-        Arguments of ``Accelerator`` by name.
+        Arguments of ``Accelerator``, as a dictionary by name.
 
-    Raises ConfigError for algorithms that decide which rank computes which gradient; for ``mixed_precision="fp16"``,
-    DeepSpeed, FSDP and other ways to divide a model; and if Accelerate already sees other processes than MPI's ranks.
+    Raises ConfigError for algorithms that decide which rank computes which gradient. Raises ConfigError for
+    ``mixed_precision="fp16"``, DeepSpeed, FSDP and other ways to divide a model, and if Accelerate already sees
+    processes other than MPI's ranks.
     """
 
     @refused_alike()
@@ -79,7 +79,7 @@ class GrsgdAccelerator(Accelerator):
 
     @refused_alike()
     def train_by(self, algorithm: str, options: dict):
-        """Train by ``algorithm`` with these options; raises the errors of the class."""
+        """Train with ``algorithm`` and ``options`` from now on. Raises the errors of the class `GrsgdAccelerator`."""
         mpi = world()
         if (self.num_processes, self.process_index) != (mpi.size, mpi.rank):
             raise ConfigError(
@@ -89,7 +89,7 @@ class GrsgdAccelerator(Accelerator):
             )
         if mpi.size == 1 and "ACCELERATE_DYNAMO_MODE" in os.environ:
             warnings.warn(
-                "`accelerate launch` starts no MPI ranks, so this is one rank: use `grsgd run -n`", stacklevel=2
+                "`accelerate launch` starts no MPI ranks, so this job has one rank: use `grsgd run -n`", stacklevel=2
             )
         kind = str(self.distributed_type).rpartition(".")[2]
         if not (kind == "NO" or kind.startswith("MULTI_")) or self.parallelism_config is not None:
@@ -99,7 +99,7 @@ class GrsgdAccelerator(Accelerator):
         self.algorithm, self.options = algorithm, options
         collective.wait_at_most(options.get("timeout"))
         self.average = AverageInPlace()
-        """Average of all ranks' models, in place of this rank's model where asked for."""
+        """Average of all ranks' models, which can take the place of this rank's model for a while."""
 
     @property
     def distributed(self) -> list[DistributedOptimizer]:
@@ -108,13 +108,13 @@ class GrsgdAccelerator(Accelerator):
 
     @refused_alike()
     def prepare(self, *objects, device_placement=None):
-        """Prepare the objects as Accelerate does, but distribute models with their optimizers by grsgd."""
+        """Prepare the objects as Accelerate does, but distribute models with their optimizers by `grsgd.distribute`."""
         models = [each for each in objects if isinstance(each, torch.nn.Module)]
         numbers = [number for number, each in enumerate(objects) if isinstance(each, torch.optim.Optimizer)]
         if not numbers:
             return super().prepare(*objects, device_placement=device_placement)
         if not models:
-            raise ConfigError("prepare() of an optimizer without its model: give prepare() both in one call")
+            raise ConfigError("prepare() of an optimizer without its model: give prepare() the model in the same call")
         for model in models if self.device_placement else ():
             model.to(self.device)
         optimizers = [plain(objects[number]) for number in numbers]
@@ -127,18 +127,19 @@ class GrsgdAccelerator(Accelerator):
         return super().prepare(*objects, device_placement=device_placement)
 
     def prepare_model(self, model, device_placement=None, evaluation_mode=False):
-        """Prepare the model as for an evaluation: Accelerate then wraps it in no DDP, whose mean would be a second
-        one."""
+        """Prepare the model as for an evaluation. So Accelerate does not wrap the model in DDP, which would average
+        gradients a second time."""
         taken = {id(p) for optimizer in self.distributed for p in optimizer.model.parameters()}
         if any(id(p) in taken for p in model.parameters()):
-            device_placement = False  # Accelerate moves tensors from "cpu" to "cpu:0", into new memory
+            device_placement = False  # Accelerate would move tensors from "cpu" to "cpu:0", into new memory
         model = super().prepare_model(model, device_placement, evaluation_mode=True)
         if not hasattr(model, "no_sync"):
             model.no_sync = refuse_no_sync
         return model
 
     def backward(self, loss, **named):
-        """Run the backward pass, and in its last pass of a step replace gradients by their means, as DDP does."""
+        """Run the backward pass. In the last backward pass of a step, replace gradients by their means over all ranks,
+        as DDP does."""
         super().backward(loss, **named)
         if self.sync_gradients:
             for optimizer in self.distributed:
@@ -146,16 +147,17 @@ class GrsgdAccelerator(Accelerator):
 
     @contextmanager
     def no_sync(self, model):
-        """Accumulate gradients without sending them, for all optimizers."""
+        """Accumulate gradients of all optimizers in the block without sending them."""
         with ExitStack() as stack:
             for optimizer in self.distributed:
                 stack.enter_context(optimizer.no_sync())
             yield
 
     def get_state_dict(self, model, unwrap=True) -> dict:
-        """Return the model's state as Accelerate does, with a copy of each tensor.
+        """Return the state of ``model`` as Accelerate does, with a copy of each tensor.
 
-        Trained parameters share one array, and safetensors leaves out all but one of the tensors that share memory.
+        All trained parameters are parts of one array. safetensors keeps only one of several tensors that share memory,
+        so each tensor is copied.
         """
         copies = {}
         state = super().get_state_dict(model, unwrap)
@@ -164,28 +166,29 @@ class GrsgdAccelerator(Accelerator):
                 place = tensor.data_ptr(), tensor.shape, tensor.dtype
                 if place not in copies:
                     copies[place] = tensor.clone()
-                state[name] = copies[place]  # tied parameters stay tied
+                state[name] = copies[place]  # tied parameters (two names for one tensor) stay tied
         return state
 
     @refused_alike()
     def save_state(self, *arguments, **named):
-        """Raise ConfigError, because Accelerate saves the state of rank 0 only."""
+        """Raise ConfigError, because Accelerate would save only the state of rank 0."""
         raise ConfigError(f"save_state() with grsgd: {BY_RANKS}")
 
     @refused_alike()
     def load_state(self, *arguments, **named):
-        """Raise ConfigError, because Accelerate loads one state on all ranks."""
+        """Raise ConfigError, because Accelerate would load the same state on all ranks."""
         raise ConfigError(f"load_state() with grsgd: {BY_RANKS}")
 
     def finish(self):
-        """Make the models of all ranks equal, after the last step and on all ranks: the final model."""
+        """Make the models of all ranks equal to the final model, after the last step. All ranks must call this
+        method."""
         for optimizer in self.distributed:
             optimizer.finish()
 
     def end_training(self):
-        """Make the models of all ranks equal, and end the trackers; called on all ranks.
+        """Make the models of all ranks equal, and end the trackers. All ranks must call this method.
 
-        The process group stays, for a later training.
+        The process group of torch.distributed stays in use for a later training.
         """
         self.finish()
         for tracker in self.trackers:
@@ -193,8 +196,8 @@ class GrsgdAccelerator(Accelerator):
 
 
 def check_arguments(arguments: dict):
-    """Raise ConfigError if these arguments of ``Accelerator``, or Accelerate's environment variables, divide a
-    model."""
+    """Raise ConfigError if ``arguments``, the arguments of ``Accelerator``, or environment variables of Accelerate
+    divide a model."""
     found = [name for name in DIVIDING if arguments.get(name) is not None]
     variables = [f"ACCELERATE_USE_{end}" for end in DIVIDING_VARIABLES]
     found += [name for name in variables if os.environ.get(name, "false").lower() == "true"]
@@ -204,15 +207,15 @@ def check_arguments(arguments: dict):
 
 @refused_alike()
 def refuse_no_sync():
-    """Raise ConfigError in place of the method ``no_sync`` of a model in DDP, which Accelerate's ``LocalSGD`` calls."""
+    """Raise ConfigError. A prepared model has this function as ``no_sync``, which Accelerate's ``LocalSGD`` calls."""
     raise ConfigError(
-        "model.no_sync() with grsgd: call accelerator.no_sync(model); in place of LocalSGD take the algorithm "
+        "model.no_sync() with grsgd: call accelerator.no_sync(model); in place of LocalSGD use the algorithm "
         "'local_sgd', whose option H is the number of local steps"
     )
 
 
 def plain(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """Return the optimizer without the wrappers of an earlier call of `GrsgdAccelerator.prepare`."""
+    """Return ``optimizer`` without the wrappers from an earlier call of `GrsgdAccelerator.prepare`."""
     while isinstance(optimizer, AcceleratedOptimizer | DistributedOptimizer):
         optimizer = optimizer.optimizer
     return optimizer

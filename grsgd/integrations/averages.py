@@ -1,4 +1,5 @@
-"""Average of all ranks' models, put in place of this rank's model while a loop validates or saves the model."""
+"""Average of all ranks' models, which takes the place of this rank's model while a library validates or saves the
+model."""
 
 from collections.abc import Iterable
 from contextlib import contextmanager
@@ -10,13 +11,14 @@ from grsgd.own_loop.distributed_optimizer import DistributedOptimizer
 
 
 class AverageInPlace:
-    """Average of all ranks' models, which takes the place of this rank's model for a while."""
+    """Average of all ranks' models, which can take the place of this rank's model for a while."""
 
     def __init__(self):
         self.distributed: list[DistributedOptimizer] = []
         """Optimizers of the training that is under way, or of the last training."""
         self.own: list[torch.Tensor] | None = None
-        """Copies of this rank's tensors while the average is in their place."""
+        """Copies of this rank's tensors while the average is in the models; None while the average is not in the
+        models."""
 
     def tensors(self) -> list[torch.Tensor]:
         """Return the parameters, then the buffers, of all models in training."""
@@ -24,9 +26,9 @@ class AverageInPlace:
 
     @torch.no_grad()
     def put(self):
-        """Put the average of all ranks' models into the models; called on all ranks, between two steps.
+        """Write the average of all ranks' models into the models. All ranks must call this method between two steps.
 
-        First all messages under way are received, so that no message changes the average.
+        All messages under way are received first, so that no later message changes the average.
         """
         for optimizer in self.distributed:
             optimizer.rest()
@@ -35,9 +37,11 @@ class AverageInPlace:
         copy_into(self.tensors(), averaged)
 
     def put_own(self):
-        """Put this rank's tensors back into the models, if the average is in their place; called on all ranks.
+        """Write this rank's own tensors back into the models, if the average of all ranks is in the models. All ranks
+        must call this method.
 
-        All ranks leave this call together, so that no message of a faster rank is lost with the average.
+        All ranks leave this call together. So no message of a faster rank arrives while the average is still in a
+        model.
         """
         if self.own is not None:
             self._copy_own()
@@ -45,9 +49,9 @@ class AverageInPlace:
 
     @contextmanager
     def in_place(self):
-        """Put the average of all ranks' models into the models for the time of the block; called on all ranks.
+        """Write the average of all ranks' models into the models during the block. All ranks must enter the block.
 
-        If the block raises an error, this rank's tensors are put back without a wait for the other ranks.
+        If the block raises an error, this rank's tensors are written back without a wait for the other ranks.
         """
         self.put()
         try:
@@ -63,7 +67,7 @@ class AverageInPlace:
 
 
 def tensors_of(models: Iterable[torch.nn.Module]) -> list[torch.Tensor]:
-    """Return the parameters of all models, then the buffers of all models."""
+    """Return the parameters of all ``models``, then the buffers of all ``models``."""
     models = list(models)
     parameters = [parameter for model in models for parameter in model.parameters()]
     return parameters + [buffer for model in models for buffer in model.buffers()]
@@ -71,6 +75,6 @@ def tensors_of(models: Iterable[torch.nn.Module]) -> list[torch.Tensor]:
 
 @torch.no_grad()
 def copy_into(tensors: list[torch.Tensor], contents: list[torch.Tensor]):
-    """Copy each of ``contents`` into the tensor of the same number."""
+    """Copy each tensor of ``contents`` into the tensor with the same position in ``tensors``."""
     for tensor, content in zip(tensors, contents, strict=True):
         tensor.copy_(content)

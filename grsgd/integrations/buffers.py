@@ -1,4 +1,5 @@
-"""Tensors inside objects, sent between ranks as buffers in pieces: a pickled copy of a model is slow and large."""
+"""Conversion of objects with tensors for sending: the tensors are sent in pieces, because a pickled model is slow and
+large."""
 
 import io
 import pickle
@@ -7,18 +8,18 @@ from collections.abc import Iterator
 import torch
 
 PIECE_BYTES = 2**26
-"""Largest message, in bytes."""
+"""Largest size of a message with a part of a tensor, in bytes."""
 
 
 class Outline(pickle.Pickler):
-    """Pickler of an object without the contents of its tensors, which it collects in ``tensors``."""
+    """Pickler that leaves out the contents of an object's tensors, and collects the tensors in ``tensors``."""
 
     def __init__(self, file):
         super().__init__(file)
         self.tensors: list[torch.Tensor] = []
 
     def persistent_id(self, thing):
-        """Return the number of a tensor with its shape and dtype; None for all other objects, which are pickled."""
+        """Return the number, shape and dtype of a tensor. Return None for all other objects, which are then pickled."""
         if type(thing) is not torch.Tensor or thing.layout != torch.strided or thing.is_quantized:
             return None
         self.tensors.append(thing)
@@ -26,7 +27,8 @@ class Outline(pickle.Pickler):
 
 
 class Filled(pickle.Unpickler):
-    """Unpickler of an `Outline`, with empty tensors on the CPU, which it collects in ``tensors``."""
+    """Unpickler of the output of `Outline`. The unpickler makes empty CPU tensors and collects the tensors in
+    ``tensors``."""
 
     def __init__(self, file):
         super().__init__(file)
@@ -39,7 +41,8 @@ class Filled(pickle.Unpickler):
 
 
 def outline(thing) -> tuple[bytes, list[torch.Tensor]]:
-    """Return an outline of the object, and the tensors that the outline lacks."""
+    """Return an outline (a pickle without the tensors' contents) of the object ``thing``, and the tensors in
+    ``thing``."""
     file = io.BytesIO()
     pickler = Outline(file)
     pickler.dump(thing)
@@ -47,19 +50,19 @@ def outline(thing) -> tuple[bytes, list[torch.Tensor]]:
 
 
 def empty(sent: bytes) -> tuple[object, list[torch.Tensor]]:
-    """Return the object of an outline, and its tensors, whose contents are yet to be received."""
+    """Return the object of the outline ``sent``, and the object's tensors, whose contents must still be received."""
     unpickler = Filled(io.BytesIO(sent))
     thing = unpickler.load()
     return thing, unpickler.tensors
 
 
 def pieces(tensor: torch.Tensor) -> Iterator:
-    """Yield the memory of a contiguous tensor on the CPU, in arrays of at most `PIECE_BYTES` bytes."""
+    """Yield the memory of a contiguous CPU tensor, in arrays of at most `PIECE_BYTES` bytes."""
     memory = tensor.flatten().view(torch.uint8).numpy() if tensor.numel() else ()
     for first in range(0, len(memory), PIECE_BYTES):
         yield memory[first : first + PIECE_BYTES]
 
 
 def on_host(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a contiguous tensor on the CPU with the same values."""
+    """Return a contiguous CPU tensor with the values of ``tensor``."""
     return tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()

@@ -1,4 +1,4 @@
-"""Collective calls between the ranks of a script: small tensors and objects, with a limit of time."""
+"""Collective calls for small tensors and objects between the ranks of a script, with a time limit."""
 
 from functools import cache
 
@@ -11,49 +11,50 @@ from grsgd.integrations.buffers import empty, on_host, outline, pieces
 from grsgd.own_loop.ranks import world
 
 SECONDS = 1800.0
-"""Longest wait for the other ranks, in seconds, for a script that sets no ``timeout``: one rank may prepare data
-meanwhile."""
+"""Longest wait for the other ranks, in seconds, for a script that sets no ``timeout``. The limit is long, because one
+rank may prepare data while the other ranks wait."""
 SMALL_BYTES = 4096
-"""Largest size of a tensor, in bytes, that is sent together with its shape."""
+"""Largest size of a tensor, in bytes, that is sent in the same message as its shape."""
 REDUCTIONS = {"sum": np.sum, "mean": np.mean, "avg": np.mean, "max": np.max, "min": np.min, "product": np.prod}
-"""Functions that reduce the tensors of all ranks, by the name that a user gives."""
+"""Functions that reduce the tensors of all ranks, by the name that a user gives to `reduce`."""
 
 
 class Limit:
-    """Longest wait of this process for the other ranks: ``seconds``."""
+    """Holder of ``seconds``, the longest wait of this process for the other ranks."""
 
     seconds = SECONDS
 
 
 def wait_at_most(seconds: float | None):
-    """Let the calls of this module wait ``seconds`` for the other ranks; None means `SECONDS`."""
+    """Set the longest wait of this module's calls for the other ranks to ``seconds``; None means `SECONDS`."""
     Limit.seconds = SECONDS if seconds is None else seconds
 
 
 @cache
 def communicator():
-    """Return a communicator of all ranks that carries the calls of this module alone; all ranks call this at once."""
+    """Return the communicator of all ranks that only this module uses. All ranks must make the first call at once."""
     mpi = world()
     with within(Limit.seconds, "making a communicator for metrics and barriers"):
         return mpi.Dup()
 
 
 def barrier(name: str | None = None):
-    """Wait until all ranks are in the barrier ``name``."""
+    """Wait until all ranks have called this function. ``name`` names the barrier in error messages."""
     comm = communicator()
     with within(Limit.seconds, f"barrier {name or 'without a name'}"):
         comm.Barrier()
 
 
 def broadcast(thing, root: int = 0):
-    """Return the object of rank ``root``, which pickle must be able to hold."""
+    """Return the object ``thing`` of rank ``root``, on all ranks. The object must be picklable."""
     comm = communicator()
     with within(Limit.seconds, f"a broadcast of rank {root}"):
         return comm.bcast(thing, root)
 
 
 def gather(thing) -> list | None:
-    """Return the objects of all ranks, in the order of ranks, on rank 0; None on others. Tensors arrive on the CPU."""
+    """Return, on rank 0, the objects ``thing`` of all ranks in rank order; None on other ranks. Tensors arrive on the
+    CPU."""
     comm = communicator()
     sent, tensors = outline(thing)
     with within(Limit.seconds, "gathering objects on rank 0"):
@@ -76,16 +77,16 @@ def gather(thing) -> list | None:
 
 
 def all_gather_objects(thing) -> list:
-    """Return the objects of all ranks, in the order of ranks, on all ranks; pickle must be able to hold them."""
+    """Return, on all ranks, the objects ``thing`` of all ranks in rank order. The objects must be picklable."""
     comm = communicator()
     with within(Limit.seconds, "gathering objects on all ranks"):
         return comm.allgather(thing)
 
 
 def all_gather(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """Return the tensors of all ranks, in the order of ranks, on the device of ``tensor``; shapes may differ."""
+    """Return the tensors of all ranks in rank order, on the device of ``tensor``. The tensors' shapes may differ."""
     comm = communicator()
-    own = on_host(tensor).clone()  # pickle would write all of a view's array
+    own = on_host(tensor).clone()  # of a view without clone(), pickle would write the whole array
     with within(Limit.seconds, "gathering tensors of all ranks"):
         headers = comm.allgather((tuple(own.shape), own.dtype, own if own.nbytes <= SMALL_BYTES else None))
     gathered = []
@@ -100,9 +101,10 @@ def all_gather(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 
 def stack(tensor: torch.Tensor, with_gradients: bool = False) -> torch.Tensor:
-    """Return the tensors of all ranks, which have one shape, as one tensor of shape [ranks, ...].
+    """Return the tensors of all ranks, which must have equal shapes, as one tensor of shape [ranks, ...].
 
-    Raises ConfigError if ``with_gradients`` is set for a tensor with a gradient: no gradient passes to another rank.
+    Raises ConfigError if ``with_gradients`` is set for a tensor that requires a gradient, because no gradient passes
+    between ranks.
     """
     if with_gradients and tensor.requires_grad and torch.is_grad_enabled():
         raise ConfigError("all_gather(sync_grads=True): grsgd sends no gradients of gathered tensors: leave it out")
@@ -110,10 +112,11 @@ def stack(tensor: torch.Tensor, with_gradients: bool = False) -> torch.Tensor:
 
 
 def reduce(tensor: torch.Tensor, reduction) -> torch.Tensor:
-    """Return the tensors of all ranks reduced to one, the same bits on all ranks, in the dtype of ``tensor``.
+    """Return one tensor, reduced from the tensors of all ranks, in the dtype of ``tensor``. All ranks get the same
+    bits.
 
-    ``reduction`` is one of `REDUCTIONS`, or the member of torch's ``ReduceOp`` of this name; None means the mean.
-    Whole numbers have a mean in the default floating-point dtype, and truth values are whole numbers. Raises
+    ``reduction`` is one of `REDUCTIONS`, or the member of torch's ``ReduceOp`` with this name. None means the mean. The
+    mean of whole numbers has the default floating-point dtype. Truth values are reduced as whole numbers. Raises
     ConfigError for another reduction.
     """
     name = str(reduction or "mean").rpartition(".")[2].lower()
@@ -125,6 +128,6 @@ def reduce(tensor: torch.Tensor, reduction) -> torch.Tensor:
         dtype = torch.get_default_dtype()
     elif dtype == torch.bool:
         dtype = torch.int64
-    wide = dtype if dtype.itemsize > 2 or not dtype.is_floating_point else torch.float32  # NumPy has no bfloat16
+    wide = dtype if dtype.itemsize > 2 or not dtype.is_floating_point else torch.float32  # NumPy lacks bfloat16
     reduced = torch.from_numpy(np.asarray(REDUCTIONS[name](stacked.cpu().to(wide).numpy(), axis=0)))
     return reduced.to(tensor.device, dtype)

@@ -1,4 +1,4 @@
-"""Device of a rank that Lightning has started as one process with one device."""
+"""Choice of the device of a rank that Lightning runs as one process with one device."""
 
 from collections.abc import Sequence
 
@@ -6,10 +6,10 @@ import torch
 
 
 def device_of(local_rank: int, devices: Sequence[torch.device]) -> torch.device:
-    """Return the device of the rank with this number on its host.
+    """Return the device of the rank that has the number ``local_rank`` on its host.
 
-    ``devices`` has the devices that Lightning has chosen. ``devices=1`` chooses the same GPU in every process, so the
-    ranks then take the host's GPUs in turn.
+    ``devices`` are the devices that Lightning has chosen. ``devices=1`` chooses the same GPU in every process. The
+    ranks of a host then use the host's GPUs in turn.
     """
     if len(devices) == 1 and devices[0].type == "cuda":
         return torch.device("cuda", local_rank % torch.cuda.device_count())

@@ -1,4 +1,4 @@
-"""Strategy of Lightning Fabric that trains a model by an algorithm of grsgd, on the ranks of an MPI job.
+"""Strategy of Lightning Fabric which trains a model with an algorithm of grsgd, on the ranks of an MPI job.
 
     from lightning.fabric import Fabric
     from grsgd.integrations.fabric import GrsgdFabricStrategy
@@ -33,11 +33,11 @@ with needed("lightning"):
 
 
 class GrsgdFabricStrategy(OnMpiRanks, ParallelStrategy):
-    """Strategy that trains the model on all ranks by ``algorithm``, each optimizer by `grsgd.distribute`.
+    """Strategy that trains the model on all ranks with ``algorithm``. Each optimizer comes from `grsgd.distribute`.
 
-    Start the script by ``grsgd run -n 4 script.py``, ``mpiexec`` or ``srun``: each rank is one process and uses one
-    device. ``options`` are options of the algorithm and of `grsgd.distribute`. ``fabric.setup`` must be given the model
-    together with its optimizers, and raises the errors of `OnMpiRanks.distribute`.
+    Start the script with ``grsgd run -n 4 script.py``, ``mpiexec`` or ``srun``. Each rank is one process and uses one
+    device. ``options`` are options of the algorithm and of `grsgd.distribute`. Give ``fabric.setup`` the model together
+    with its optimizers. ``fabric.setup`` raises the errors of `OnMpiRanks.distribute`.
     """
 
     @refused_alike()
@@ -58,7 +58,7 @@ class GrsgdFabricStrategy(OnMpiRanks, ParallelStrategy):
         self.algorithm, self.options = algorithm, options
         collective.wait_at_most(options.get("timeout"))
         self.distributed: list[DistributedOptimizer] = []
-        """Optimizers of all models that are in training."""
+        """Optimizers of all models that are in training, returned by `grsgd.distribute`."""
         self._backward_sync_control = Accumulation(self)
         rank_zero_only.rank = self.global_rank
 
@@ -68,13 +68,13 @@ class GrsgdFabricStrategy(OnMpiRanks, ParallelStrategy):
         super().setup_environment()
 
     def module_to_device(self, module: torch.nn.Module):
-        """Move the module, and let its metrics of torchmetrics be computed over all ranks: `Fabric.to_device` calls
-        this method for a metric."""
+        """Move the module to this rank's device, and let metrics of torchmetrics in the module use the samples of all
+        ranks. `Fabric.to_device` calls this method for a metric."""
         over_all_ranks(module)
         module.to(self.root_device)
 
     def setup_module_and_optimizers(self, module, optimizers, scheduler=None):
-        """Return the module, the distributed optimizers, and the scheduler."""
+        """Return ``module``, the distributed optimizers made from ``optimizers``, and ``scheduler``."""
         over_all_ranks(module)
         parts = [module] if len(optimizers) == 1 else parts_of(module, optimizers)
         new = self.distribute(parts, optimizers, self.precision)
@@ -87,26 +87,31 @@ class GrsgdFabricStrategy(OnMpiRanks, ParallelStrategy):
         raise RuntimeError(self._err_msg_joint_setup_required())
 
     def optimizer_step(self, optimizer: DistributedOptimizer, **named):
-        """Take a step of all ranks; gradients are averaged before a `GradScaler` looks for infinite gradients."""
+        """Take a step on all ranks. Gradients are averaged first, because a `GradScaler` then looks for infinite
+        gradients."""
         if "closure" not in named:
             optimizer.synchronize()
         return super().optimizer_step(optimizer, **named)
 
     def clip_gradients_norm(self, module, optimizer: DistributedOptimizer, *arguments, **named):
-        """Clip the mean gradient of all ranks if the algorithm sends gradients, otherwise this rank's gradient."""
+        """Clip the mean gradient of all ranks if the algorithm sends gradients. If the algorithm sends models, clip
+        this rank's gradient."""
         optimizer.synchronize()
         return super().clip_gradients_norm(module, optimizer, *arguments, **named)
 
     def clip_gradients_value(self, module, optimizer: DistributedOptimizer, *arguments, **named):
-        """Clip the mean gradient of all ranks if the algorithm sends gradients, otherwise this rank's gradient."""
+        """Clip the mean gradient of all ranks if the algorithm sends gradients. If the algorithm sends models, clip
+        this rank's gradient."""
         optimizer.synchronize()
         return super().clip_gradients_value(module, optimizer, *arguments, **named)
 
     @contextmanager
     def rank_zero_first(self):
-        """Run the block on rank 0, then on the other ranks, which wait at most ``timeout``; entered on all ranks.
+        """Run the block on rank 0, then on the other ranks, which wait at most ``timeout``. All ranks must enter the
+        block.
 
-        ``fabric.rank_zero_first()`` waits for no rank, because it knows only the ranks of torch.distributed.
+        Use this method in place of ``fabric.rank_zero_first()``, which knows only the ranks of torch.distributed, and
+        so makes no rank wait.
         """
         if self.global_rank > 0:
             self.barrier("before a block that rank 0 runs first")
@@ -115,12 +120,14 @@ class GrsgdFabricStrategy(OnMpiRanks, ParallelStrategy):
             self.barrier("after a block that rank 0 runs first")
 
     def finish(self):
-        """Make the models of all ranks equal, after the last step and on all ranks: the final model."""
+        """Make the models of all ranks equal to the final model, after the last step. All ranks must call this
+        method."""
         for optimizer in self.distributed:
             optimizer.finish()
 
     def get_module_state_dict(self, module: torch.nn.Module) -> dict:
-        """Return a copy of the module's state on this rank: pickle would write the whole array of each view."""
+        """Return a copy of the module's state on this rank. Without the copy, pickle would write the whole array of
+        each view."""
         return {
             name: value.detach().clone() if isinstance(value, torch.Tensor) else value
             for name, value in super().get_module_state_dict(module).items()
@@ -130,7 +137,7 @@ class GrsgdFabricStrategy(OnMpiRanks, ParallelStrategy):
         return state_at_rest(optimizer)
 
     def save_checkpoint(self, path, state, storage_options=None, filter=None):
-        """Write the states of all ranks into one file, on rank 0; called on all ranks."""
+        """Write the states of all ranks into one file, on rank 0. All ranks must call this method."""
         own = self._convert_stateful_objects_in_state(state, filter=filter or {})
         self.checkpoint_io.save_checkpoint(own, path, storage_options)
 
@@ -152,9 +159,10 @@ class Accumulation(_BackwardSyncControl):
 
 
 class RanksInOneFile(TorchCheckpointIO):
-    """Checkpoints in which every rank finds its own state again; rank 0 writes the file, and all ranks read it.
+    """Checkpoints in one file, in which every rank finds its own state again. Rank 0 writes the file, and all ranks
+    read the file.
 
-    In a job with another number of ranks, or with another algorithm, all ranks find rank 0's state, and the algorithm
+    In a job with another number of ranks, or with another algorithm, all ranks load rank 0's state, and the algorithm
     begins anew. ``algorithm`` is the name of the algorithm that trains in this job.
     """
 
@@ -163,7 +171,7 @@ class RanksInOneFile(TorchCheckpointIO):
         self.algorithm = algorithm
 
     def save_checkpoint(self, checkpoint, path, storage_options=None):
-        """Gather the checkpoints of all ranks, and write them on rank 0."""
+        """Gather the checkpoints of all ranks on rank 0, which writes them to ``path``."""
         of_ranks = collective.gather(checkpoint)
         if of_ranks is not None:
             kept = {"algorithm": self.algorithm, "ranks": of_ranks}
@@ -177,13 +185,13 @@ class RanksInOneFile(TorchCheckpointIO):
             if name == self.algorithm and len(of_ranks) == world().size:
                 return of_ranks[world().rank]
             rank_zero_warn(
-                f"the checkpoint is of {name} on {len(of_ranks)} ranks, this job trains by {self.algorithm} on "
+                f"the checkpoint is of {name} on {len(of_ranks)} ranks, this job trains with {self.algorithm} on "
                 f"{world().size}: all ranks begin with the model of rank 0, and the algorithm begins anew"
             )
         return {name: without_algorithm(value) for name, value in checkpoint.items()}
 
 
 def without_algorithm(value):
-    """Return the state of an optimizer without the algorithm's part; any other value as it is."""
+    """Return the state of an optimizer without the entries of the algorithm. Return any other value unchanged."""
     is_state = isinstance(value, dict) and value.keys() >= {"state", "param_groups"}
     return {name: part for name, part in value.items() if name != KEY} if is_state else value

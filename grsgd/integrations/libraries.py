@@ -1,4 +1,4 @@
-"""Imports of libraries that are optional dependencies of grsgd: a missing library is named in one line."""
+"""Imports of libraries that are optional dependencies of grsgd, with a one-line error for a missing library."""
 
 from contextlib import contextmanager
 
@@ -10,10 +10,10 @@ from grsgd.text import printable
 
 @contextmanager
 def needed(extra: str):
-    """Run a block of imports; raise MissingLibrary if an import fails. If the script does not catch the error, the
+    """Run a block of imports. Raises MissingLibrary if an import fails. If the script does not catch the error, the
     script ends with one line and exit code 2.
 
-    ``extra`` is the optional dependency of grsgd that installs the libraries.
+    ``extra`` is the optional dependency of grsgd that installs the libraries, such as "lightning".
     """
     try:
         yield

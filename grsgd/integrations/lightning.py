@@ -1,11 +1,11 @@
-"""Strategy of Lightning that trains a LightningModule by an algorithm of grsgd, on the ranks of an MPI job.
+"""Strategy of Lightning which trains a LightningModule with an algorithm of grsgd, on the ranks of an MPI job.
 
     import lightning
     from grsgd.integrations.lightning import GrsgdStrategy
 
     trainer = lightning.Trainer(strategy=GrsgdStrategy("dpsgd", topology="torus"), devices=1)
 
-After the import, ``strategy="grsgd_dpsgd"`` names the same strategy with default options.
+After the import, ``strategy="grsgd_dpsgd"`` names the strategy with the algorithm "dpsgd" and default options.
 """
 
 from collections.abc import Iterable
@@ -35,25 +35,26 @@ with needed("lightning"):
     from grsgd.integrations.on_mpi_ranks import KEY, PLAIN, OnMpiRanks, state_at_rest
 
 REFUSED = {
-    LearningRateFinder: "its trial ends the training of all ranks: find the learning rate on one rank, without grsgd",
-    BaseFinetuning: "parameters that it adds to an optimizer are never sent: give the optimizer all parameters",
+    LearningRateFinder: "its test ends the training of all ranks: find the learning rate on one rank, without grsgd",
+    BaseFinetuning: "it adds parameters to an optimizer, which are never sent: give the optimizer all parameters",
 }
-"""Callbacks that no algorithm can run with, and the reason for the refusal. Lightning refuses `BatchSizeFinder`."""
+"""Callbacks that work with no algorithm, and the reason why. Lightning itself refuses `BatchSizeFinder`."""
 
 
 class GrsgdStrategy(OnMpiRanks, ParallelStrategy):
-    """Strategy that trains the module's model on all ranks by ``algorithm``, each optimizer by `grsgd.distribute`.
+    """Strategy that trains the module's model on all ranks with ``algorithm``. Each optimizer comes from
+    `grsgd.distribute`.
 
-    Start the script by ``grsgd run -n 4 script.py``, ``mpiexec`` or ``srun``: each rank is one process and uses one
-    device. Samplers are made per rank by Lightning, as for DDP. All ranks start from rank 0's model.
+    Start the script with ``grsgd run -n 4 script.py``, ``mpiexec`` or ``srun``. Each rank is one process and uses one
+    device. Lightning makes a sampler for each rank, as for DDP. All ranks start from rank 0's model.
 
     Parameters
     ----------
     algorithm
         Name of an algorithm that ``grsgd algorithms`` lists, or ``FILE.py:CLASS``.
     validate
-        The model that is validated and saved during training: the ``"average"`` of all ranks, or each rank's
-        ``"own"``.
+        Which model is validated and saved during training: the ``"average"`` of all ranks' models, or each rank's
+        ``"own"`` model.
     options
         Options of the algorithm, and of `grsgd.distribute`: ``seed``, ``timeout``, ``progress_mode``, ``transfer``.
 
@@ -61,12 +62,13 @@ class GrsgdStrategy(OnMpiRanks, ParallelStrategy):
     ------
     ConfigError
         For ``sync_batchnorm=True``; for another value of ``validate``; for algorithms that decide which rank computes
-        which gradient; in `setup` for the callbacks in `REFUSED`, also in a ``Tuner``, and as `OnMpiRanks.distribute`.
+        which gradient. `setup` raises ConfigError for the callbacks in `REFUSED`, even in a ``Tuner``, and for the
+        reasons in `OnMpiRanks.distribute`.
     """
 
     strategy_name = "grsgd"
     is_distributed = True
-    """Whether Lightning gives each rank its own part of the data."""
+    """Whether Lightning gives each rank its own share of the data."""
 
     @refused_alike()
     def __init__(
@@ -87,9 +89,9 @@ class GrsgdStrategy(OnMpiRanks, ParallelStrategy):
         self.algorithm, self.validate, self.options = algorithm, validate, options
         collective.wait_at_most(options.get("timeout"))
         self.average = AverageInPlace()
-        """Average of all ranks' models, in place of this rank's model where asked for."""
+        """Average of all ranks' models, which can take the place of this rank's model for a while."""
         self._accumulates = False
-        """Whether the backward pass under way is followed by others in the same step."""
+        """Whether more backward passes of the same step follow the present backward pass."""
 
     # ---- ranks and devices
 
@@ -98,7 +100,7 @@ class GrsgdStrategy(OnMpiRanks, ParallelStrategy):
         return {"num_replicas": self.world_size, "rank": self.global_rank}
 
     def set_world_ranks(self):
-        """Tell Lightning which rank prints."""
+        """Tell Lightning this rank's number, because only rank 0 prints."""
         rank_zero_only.rank = fabric_rank_zero_only.rank = self.global_rank
 
     @refused_alike()
@@ -130,7 +132,7 @@ class GrsgdStrategy(OnMpiRanks, ParallelStrategy):
 
     @contextmanager
     def block_backward_sync(self):
-        """Accumulate the gradients of the passes in the block with the gradients of the passes after it."""
+        """Accumulate the gradients of the backward passes in the block, without sending them."""
         with ExitStack() as stack:
             for optimizer in self.distributed:
                 stack.enter_context(optimizer.no_sync())
@@ -141,13 +143,13 @@ class GrsgdStrategy(OnMpiRanks, ParallelStrategy):
                 self._accumulates = False
 
     def post_backward(self, closure_loss: torch.Tensor):
-        """Replace gradients by their means before callbacks see and clip them, as with DDP."""
+        """Replace gradients by their means over all ranks, before callbacks read or clip them, as with DDP."""
         if self.lightning_module.automatic_optimization and not self._accumulates:
             for optimizer in self.distributed:
                 optimizer.synchronize()
 
     def on_train_end(self):
-        """Make the models of all ranks equal: the final model."""
+        """Make the models of all ranks equal to the final model."""
         for optimizer in self.distributed:
             optimizer.finish()
 
@@ -155,12 +157,12 @@ class GrsgdStrategy(OnMpiRanks, ParallelStrategy):
 
     @property
     def distributed(self) -> list[DistributedOptimizer]:
-        """Optimizers of the training that is under way, or of the last training."""
+        """Optimizers of the present training, or of the last training after its end."""
         return self.average.distributed
 
     @property
     def _is_training(self) -> bool:
-        """Whether ranks train together, so that their models or their buffers may differ."""
+        """Whether the ranks are in training, so that their models or buffers may differ."""
         return self.world_size > 1 and any(not optimizer.finished for optimizer in self.distributed)
 
     def on_validation_start(self):
@@ -173,10 +175,10 @@ class GrsgdStrategy(OnMpiRanks, ParallelStrategy):
     # ---- checkpoints: one file for all ranks
 
     restore_checkpoint_after_setup = True
-    """Whether Lightning loads a checkpoint after `setup`, in which all ranks take rank 0's model."""
+    """Whether Lightning loads a checkpoint after `setup`; in `setup`, all ranks get rank 0's model."""
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
-        """Return the module's state with the averaged model; called on all ranks, between two steps."""
+        """Return the module's state with the averaged model. All ranks must call this method between two steps."""
         if self.average.own is not None or not self._is_training or self.validate == "own":
             return super().lightning_module_state_dict()
         with self.average.in_place():
@@ -189,15 +191,16 @@ class GrsgdStrategy(OnMpiRanks, ParallelStrategy):
         return state_at_rest(getattr(optimizer, "_optimizer", optimizer))
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath, storage_options=None):
-        """Write a checkpoint on rank 0, with the states of all ranks under the key ``"grsgd"``; called on all ranks."""
+        """Write a checkpoint on rank 0, with the states of all ranks under the key ``"grsgd"``. All ranks must call
+        this method."""
         if self._is_training and "optimizer_states" in checkpoint:
             models_differ = any(not each.algorithm.traits.equal_models for each in self.distributed)
             states = checkpoint["optimizer_states"]
-            if not models_differ and not self.is_global_zero:  # equal on all ranks: rank 0 writes these entries
+            if not models_differ and not self.is_global_zero:  # rank 0 alone writes entries that are equal on all ranks
                 states = [{key: value for key, value in state.items() if key not in PLAIN} for state in states]
             own = self.average.own if self.average.own is not None else self.average.tensors()
             first = 0 if models_differ else sum(len(list(each.model.parameters())) for each in self.distributed)
-            kept = [tensor.detach().cpu().clone() for tensor in own[first:]]  # pickle would write all of a view's array
+            kept = [tensor.detach().cpu().clone() for tensor in own[first:]]  # a view is pickled with its whole array
             ranks = collective.gather({"tensors": kept, "optimizers": states})
             checkpoint = checkpoint | {KEY: {"algorithm": self.algorithm, "ranks": ranks}}
         super().save_checkpoint(checkpoint, filepath, storage_options)
@@ -205,7 +208,7 @@ class GrsgdStrategy(OnMpiRanks, ParallelStrategy):
     def load_model_state_dict(self, checkpoint, strict: bool = True):
         super().load_model_state_dict(checkpoint, strict)
         own = self._state_in(checkpoint)
-        if own is not None and own["tensors"]:  # all tensors, or the last ones, the buffers
+        if own is not None and own["tensors"]:  # these are all tensors, or only the last tensors, the buffers
             copy_into(self.average.tensors()[-len(own["tensors"]) :], own["tensors"])
 
     def load_optimizer_state_dict(self, checkpoint):
@@ -218,22 +221,22 @@ class GrsgdStrategy(OnMpiRanks, ParallelStrategy):
                 optimizer.load_state_dict(plain | own["optimizers"][number])
 
     def _state_in(self, checkpoint) -> dict[str, Any] | None:
-        """Return this rank's state in a checkpoint; None if the checkpoint is of another algorithm or another number
-        of ranks, so that the ranks begin with its averaged model."""
+        """Return this rank's state in ``checkpoint``. Return None if the checkpoint is of another algorithm or another
+        number of ranks, so that all ranks begin with the checkpoint's averaged model."""
         kept = checkpoint.get(KEY)
         if not self.distributed or kept is None:
             return None
         if kept["algorithm"] == self.algorithm and len(kept["ranks"]) == self.world_size:
             return kept["ranks"][self.global_rank]
         rank_zero_warn(
-            f"the checkpoint is of {kept['algorithm']} on {len(kept['ranks'])} ranks, this job trains by "
+            f"the checkpoint is of {kept['algorithm']} on {len(kept['ranks'])} ranks, this job trains with "
             f"{self.algorithm} on {self.world_size}: all ranks begin with the averaged model of the checkpoint"
         )
         return None
 
 
 def check_callbacks(callbacks: Iterable[Callback]):
-    """Raise ConfigError for a callback in `REFUSED`."""
+    """Raise ConfigError if one of ``callbacks`` is of a class in `REFUSED`."""
     for callback in callbacks:
         for kind, reason in REFUSED.items():
             if isinstance(callback, kind):

@@ -1,4 +1,4 @@
-"""Metrics of torchmetrics that are computed over the samples of all ranks, by the collective calls of grsgd."""
+"""Metrics of torchmetrics that are computed over the samples of all ranks, with the collective calls of grsgd."""
 
 import torch
 from torchmetrics import Metric
@@ -14,10 +14,10 @@ def over_all_ranks(module: torch.nn.Module):
 
 
 def is_on_several_ranks() -> bool:
-    """Return whether metrics are to be computed over several ranks."""
+    """Return whether the job has several ranks, so that metrics must be computed over all of them."""
     return size() > 1
 
 
 def gather(state: torch.Tensor, group=None) -> list[torch.Tensor]:
-    """Return the states of a metric on all ranks, in the order of ranks."""
+    """Return the states of a metric on all ranks, in rank order. ``state`` is the state on this rank."""
     return collective.all_gather(state)

@@ -1,4 +1,5 @@
-"""Common part of the strategies of Lightning and of Fabric: devices, collective calls and optimizers of MPI ranks."""
+"""Common base class of the strategies for Lightning and Fabric: devices, collective calls and optimizers of MPI
+ranks."""
 
 import platform
 from collections import Counter
@@ -17,30 +18,33 @@ with needed("lightning"):
     from lightning.fabric.utilities.rank_zero import rank_zero_warn
 
 KEY = "grsgd"
-"""Key of a checkpoint under which the state of every rank is kept."""
+"""Key in a checkpoint under which the states of all ranks are stored."""
 PLAIN = "state", "param_groups"
-"""Keys that the ``state_dict()`` of any optimizer of torch has."""
+"""Keys that the ``state_dict()`` of every torch optimizer has."""
 
 
 class OnMpiRanks:
-    """Strategy, in part, of a process that is one of several MPI ranks; the other base class is Lightning's."""
+    """Part of a strategy, for a process that is one of several MPI ranks. The strategy's other base class is
+    Lightning's."""
 
     algorithm: str
-    """Name of the algorithm that trains."""
+    """Name of the algorithm of grsgd with which the ranks train."""
     options: dict
-    """Options of the algorithm and of `grsgd.distribute`."""
+    """Options of the algorithm and of `grsgd.distribute`, by name."""
     num_nodes = _num_nodes = 1
-    """Number of hosts that the user has given to ``Trainer`` (``num_nodes``) or ``Fabric`` (``_num_nodes``)."""
+    """Number of hosts that the user has given to ``Trainer`` (as ``num_nodes``) or to ``Fabric`` (as
+    ``_num_nodes``)."""
 
     @property
     def root_device(self) -> torch.device:
         return device_of(self.local_rank, self.parallel_devices)
 
     def warn_of_devices(self):
-        """Warn if the user has given Lightning other numbers of devices and hosts than the job has; called on all
-        ranks.
+        """Warn if the user has given Lightning other numbers of devices or hosts than the job has. All ranks must call
+        this method.
 
-        Devices are compared with the ranks on this host, unless ``devices="auto"`` possibly stands for its GPUs.
+        The number of devices is compared with the number of ranks on this host, unless ``devices="auto"`` may have
+        meant the host's GPUs.
         """
         hosts = Counter(collective.all_gather_objects(platform.node()))
         here, devices, nodes = hosts[platform.node()], len(self.parallel_devices), max(self.num_nodes, self._num_nodes)
@@ -58,10 +62,10 @@ class OnMpiRanks:
     def distribute(
         self, parts: Sequence[torch.nn.Module], optimizers: Sequence[torch.optim.Optimizer], precision
     ) -> list[DistributedOptimizer]:
-        """Return an optimizer per part that trains the part on all ranks.
+        """Return one optimizer for each part of a model. Each optimizer trains its part on all ranks.
 
-        Raises the errors of `grsgd.distribute`, and ConfigError if Lightning's plugin ``precision`` possibly skips a
-        step on one rank while other ranks wait for this rank's model.
+        Raises the errors of `grsgd.distribute`. Raises ConfigError if Lightning's plugin ``precision`` may skip a step
+        on one rank while other ranks wait for this rank's model.
         """
         if getattr(precision, "scaler", None) is not None and algorithms.waits_in_steps(self.algorithm, self.options):
             raise ConfigError(
@@ -74,12 +78,12 @@ class OnMpiRanks:
         ]
 
     def reduce(self, tensor, group=None, reduce_op="mean"):
-        """Return ``tensor`` reduced over all ranks; raises ConfigError as `collective.reduce`."""
+        """Return ``tensor`` reduced over all ranks. Raises the errors of `collective.reduce`."""
         tensor = tensor if isinstance(tensor, torch.Tensor) else torch.tensor(tensor)
         return collective.reduce(tensor, reduce_op)
 
     def all_gather(self, tensor: torch.Tensor, group=None, sync_grads: bool = False) -> torch.Tensor:
-        """Return the tensors of all ranks as one tensor; raises ConfigError as `collective.stack`."""
+        """Return the tensors of all ranks as one tensor. Raises the errors of `collective.stack`."""
         return collective.stack(tensor, sync_grads)
 
     def barrier(self, name: str | None = None):
@@ -90,8 +94,8 @@ class OnMpiRanks:
 
 
 def state_at_rest(optimizer: DistributedOptimizer) -> dict:
-    """Return the state of an optimizer on this rank, after all messages under way have been taken in; called on all
-    ranks."""
+    """Return the state of an optimizer on this rank, after all messages under way were received. All ranks must call
+    this function."""
     if not optimizer.finished:
         optimizer.rest()
     return optimizer.state_dict()

@@ -1,4 +1,4 @@
-"""Parts of a model that several optimizers train, one part per optimizer."""
+"""Division of a model into one part for each optimizer, if several optimizers train the model."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from grsgd.errors import ConfigError
 class Part(nn.Module):
     """Container of the modules, parameters and buffers that one optimizer trains.
 
-    A copy of this container copies nothing else of the model: no trainer, logger or metric.
+    A copy of this container copies nothing else from the model, such as a trainer, logger or metric.
     """
 
     def __init__(self):
@@ -20,18 +20,18 @@ class Part(nn.Module):
         self.parameters_of_part = nn.ParameterList()
 
     def add_directly(self, module: nn.Module, name: str, take_buffers: bool, owns):
-        """Add the parameters that ``module`` has itself, and not in its modules, if ``owns`` says so, and, if
-        ``take_buffers``, its buffers; ``name`` is the name of the module."""
+        """Add the parameters directly in ``module``, not in its submodules, for which ``owns`` returns True. If
+        ``take_buffers``, add the buffers that are directly in ``module``. ``name`` is the name of the module."""
         self.parameters_of_part.extend(p for p in module.parameters(recurse=False) if owns(p))
         for own, buffer in module.named_buffers(recurse=False) if take_buffers else ():
             self.register_buffer(f"{name}.{own}".replace(".", "__"), buffer)
 
 
 def parts_of(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> list[Part]:
-    """Return a part of ``model`` per optimizer; together the parts have all parameters and buffers of the model.
+    """Return a part of ``model`` for each optimizer. Together, the parts have all parameters and buffers of the model.
 
-    A module belongs to the optimizer that trains its parameters. Modules, parameters and buffers that no optimizer
-    trains belong to the first optimizer. Raises ConfigError if two optimizers train one parameter.
+    A module belongs to the optimizer that trains the module's parameters. Modules, parameters and buffers that no
+    optimizer trains belong to the first optimizer. Raises ConfigError if two optimizers train the same parameter.
     """
     owners: dict[int, int] = {}
     for number, optimizer in enumerate(optimizers):

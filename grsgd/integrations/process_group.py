@@ -1,4 +1,4 @@
-"""Process group of torch.distributed whose collective calls are MPI's, for libraries that call torch.distributed."""
+"""Process group of torch.distributed that uses MPI's collective calls, for libraries that call torch.distributed."""
 
 import os
 import sys
@@ -12,7 +12,7 @@ from grsgd.job import launch
 from grsgd.own_loop.ranks import world
 
 BACKEND = "grsgd_mpi"
-"""Name of the process group's backend."""
+"""Name of the backend of the process group in torch.distributed."""
 ALL_TO_ALL = "all_gather(), and let each rank take its part"
 BETWEEN_TWO = "Send() and Recv() of mpi4py's MPI.COMM_WORLD"
 PARTS_OF_SUM = "all_reduce(), and let each rank take its part"
@@ -36,21 +36,22 @@ REFUSED = {
     "recv": ("recv", BETWEEN_TWO),
     "recv_anysource": ("recv", BETWEEN_TWO),
 }
-"""Methods of torch's process groups that `MpiProcessGroup` refuses: the function of torch.distributed that calls the
-method, and the call to use instead. Versions of torch name some methods differently."""
+"""Methods of torch's process groups that `MpiProcessGroup` refuses. Each value is the function of torch.distributed
+that calls the method, and the call to use instead. Different versions of torch name some methods differently."""
 
 
 class MpiProcessGroup(dist.ProcessGroup):
-    """Process group of all ranks of the MPI job, for metrics, barriers and small objects; it carries no gradients.
+    """Process group of all ranks of the MPI job, for metrics, barriers and small objects; grsgd does not send gradients
+    with this process group.
 
-    Raises ConfigError for a group of only some ranks, because all collective calls are calls of all ranks, and in the
-    methods in `REFUSED`.
+    Raises ConfigError for a group of only some ranks, because all ranks must make each collective call. The methods in
+    `REFUSED` raise ConfigError.
     """
 
     def __init__(self, rank: int, size: int):
         if size != world().size:
             raise ConfigError(
-                f"torch.distributed.new_group() of {size} of {world().size} ranks: grsgd's process group is of all "
+                f"torch.distributed.new_group() of {size} of {world().size} ranks: grsgd's process group has all "
                 "ranks: leave the argument ranks out, or call mpi4py's MPI.COMM_WORLD.Split()"
             )
         super().__init__(rank, size)
@@ -86,10 +87,11 @@ class MpiProcessGroup(dist.ProcessGroup):
 
 
 def refusal(function: str, remedy: str):
-    """Return a method that refuses the call of torch.distributed named ``function``."""
+    """Return a method that raises ConfigError, for the call of torch.distributed named ``function``. ``remedy`` is the
+    call to use instead."""
 
     def refuse(self, *arguments, **named):
-        raise ConfigError(f"torch.distributed.{function}(): grsgd's process group does not carry it: use {remedy}")
+        raise ConfigError(f"torch.distributed.{function}(): grsgd's process group lacks this call: use {remedy}")
 
     return refuse
 
@@ -99,17 +101,17 @@ for _method, _words in REFUSED.items():
 
 
 def done(result):
-    """Return a finished piece of work of torch.distributed, with this result."""
+    """Return a completed ``Work`` object of torch.distributed with the result ``result``."""
     future = torch.futures.Future()
     future.set_result(result)
     return torch._C._distributed_c10d._create_work_from_future(future)
 
 
 def start():
-    """Start MPI, and make its ranks the processes that torch.distributed knows; called on all ranks.
+    """Start MPI, and make MPI's ranks the processes that torch.distributed knows. All ranks must call this function.
 
-    Libraries that look for a launcher's variables, such as Accelerate, then find these ranks, and start no process
-    group of their own. Has no effect if torch.distributed has a process group already.
+    Libraries that look for a launcher's environment variables, such as Accelerate, then find MPI's ranks, and start no
+    process group of their own. Has no effect if torch.distributed already has a process group.
     """
     mpi = world()
     if dist.is_initialized():
@@ -117,12 +119,12 @@ def start():
     local_rank, local_ranks = launch.local_ranks(mpi)
     found = {"RANK": mpi.rank, "WORLD_SIZE": mpi.size, "LOCAL_RANK": local_rank, "LOCAL_WORLD_SIZE": local_ranks}
     os.environ.update({name: str(value) for name, value in found.items()})
-    os.environ.setdefault("MASTER_ADDR", "localhost")  # Accelerate asks for this address, to which nothing connects
+    os.environ.setdefault("MASTER_ADDR", "localhost")  # Accelerate requires an address, but nothing connects to it
     if not torch.cuda.is_available():
-        os.environ.setdefault("ACCELERATE_USE_CPU", "true")  # else Accelerate finds ranks on GPUs alone
+        os.environ.setdefault("ACCELERATE_USE_CPU", "true")  # without this, Accelerate finds only ranks on GPUs
     dist.Backend.register_backend(
         BACKEND, lambda store, rank, size, limit: MpiProcessGroup(rank, size), devices=["cpu", "cuda"]
     )
     hook = sys.excepthook
     dist.init_process_group(BACKEND, rank=mpi.rank, world_size=mpi.size, store=dist.HashStore())
-    sys.excepthook = hook  # torch's hook holds text back until the hook before it returns, and grsgd's ends the process
+    sys.excepthook = hook  # torch's hook prints after grsgd's hook, which ends the process, so nothing would be printed

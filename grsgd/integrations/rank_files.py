@@ -1,4 +1,4 @@
-"""Files of a checkpoint folder, one per rank, with the state that differs between ranks."""
+"""Files in a checkpoint's folder, one file per rank, with the state that differs between ranks."""
 
 import os
 from pathlib import Path
@@ -12,15 +12,17 @@ from grsgd.own_loop.ranks import world
 
 
 def path_of(folder: str | os.PathLike) -> Path:
-    """Return the path of this rank's file in the folder."""
+    """Return the path of this rank's file in ``folder``, the folder of a checkpoint."""
     return Path(folder) / f"grsgd_{world().rank}.pt"
 
 
 def save(folder: str | os.PathLike, average: AverageInPlace, algorithm: str) -> list[dict]:
-    """Write this rank's file, and return the states of the optimizers as torch knows them; called on all ranks.
+    """Write this rank's file, and return the states of the optimizers without the entries of grsgd. All ranks must call
+    this function.
 
-    The file has the algorithm's state and, if the ranks' models differ, the model and the states of the optimizers. If
-    the models are equal on all ranks, the file has the buffers alone, and the returned states hold for all ranks.
+    The file has the algorithm's state. If the ranks' models differ, the file also has the model and the states of the
+    optimizers. If the models are equal on all ranks, the file has only the buffers, and the returned states are correct
+    for all ranks.
     """
     states = [state_at_rest(optimizer) for optimizer in average.distributed]
     plain = [{key: state[key] for key in PLAIN} for state in states]
@@ -31,17 +33,18 @@ def save(folder: str | os.PathLike, average: AverageInPlace, algorithm: str) -> 
     kept = {"algorithm": algorithm, "ranks": world().size, "optimizers": states}
     path = path_of(folder)
     path.parent.mkdir(parents=True, exist_ok=True)
-    torch.save(kept | {"tensors": [tensor.detach().cpu().clone() for tensor in tensors]}, path)  # not a view's array
+    torch.save(kept | {"tensors": [tensor.detach().cpu().clone() for tensor in tensors]}, path)  # no views
     collective.barrier("writing a checkpoint")
     return plain
 
 
 def load(folder: str | os.PathLike, average: AverageInPlace, algorithm: str, plain: list[dict]) -> str | None:
-    """Load this rank's file into the models and optimizers, and the states ``plain`` of the optimizers; called on all
-    ranks.
+    """Load this rank's file and the optimizers' states ``plain`` into the models and optimizers. All ranks must call
+    this function.
 
-    If a rank's file is missing, or is of another algorithm or another number of ranks, all ranks load ``plain`` alone,
-    and keep the model that they have. Returns a line that says so; None if all ranks have found their files.
+    If a rank's file is missing, or is of another algorithm or another number of ranks, all ranks load only ``plain``,
+    and keep their present models. Return a warning if all ranks load only ``plain``, and None if all ranks have found
+    their files.
     """
     path = path_of(folder)
     kept = torch.load(path, map_location="cpu", weights_only=True) if path.exists() else {}
@@ -54,12 +57,13 @@ def load(folder: str | os.PathLike, average: AverageInPlace, algorithm: str, pla
         else:
             optimizer.optimizer.load_state_dict(plain[number])
     if of_ranks == [wanted] * world().size:
-        if kept["tensors"]:  # all tensors, or the last ones, the buffers
+        if kept["tensors"]:  # these are all tensors, or only the last tensors, the buffers
             copy_into(average.tensors()[-len(kept["tensors"]) :], kept["tensors"])
         return None
     name, ranks = next(each for each in of_ranks if each != wanted)
     other = f"is of {name} on {ranks} ranks" if name else "lacks files of ranks"
     return (
-        f"the checkpoint {folder} {other}, this job trains by {algorithm} on {world().size}: all ranks begin with the "
+        f"the checkpoint {folder} {other}, this job trains with {algorithm} on {world().size}: all ranks begin with "
+        f"the "
         "averaged model of the checkpoint, and the algorithm begins anew"
     )

@@ -1,4 +1,4 @@
-"""Refusals by the loops of other libraries: one line for all ranks, and exit code 2."""
+"""Conversion of usage errors in the loops of other libraries: one printed line for all ranks, and exit code 2."""
 
 from contextlib import contextmanager
 
@@ -9,10 +9,11 @@ from grsgd.own_loop.ranks import world
 
 @contextmanager
 def refused_alike():
-    """Turn a UsageError of the block, which all ranks raise alike, into a SetupError, as `grsgd.distribute` does.
+    """Turn a UsageError in the block into a SetupError, as `grsgd.distribute` does. All ranks must raise the same
+    UsageError.
 
-    If the script does not catch the SetupError, rank 0 prints the message as one line, and all ranks end with exit
-    code 2.
+    If the script does not catch the SetupError, rank 0 prints the message as one line, and all ranks end with exit code
+    2.
     """
     mpi = world()
     launch.abort_on_error(mpi)

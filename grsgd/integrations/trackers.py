@@ -1,4 +1,4 @@
-"""Loggers that send the numbers of a run to the trackers W&B and MLflow, as `grsgd.CsvLogger` writes them into a
+"""Loggers that send the numbers of a run to the trackers W&B and MLflow, as `grsgd.CsvLogger` writes numbers to a
 file."""
 
 import math
@@ -17,48 +17,50 @@ from grsgd.runs.settings import flattened, settings
 from grsgd.text import printable
 
 INSTALL = 'pip install "grsgd[trackers]"'
-"""Command that installs the libraries of both trackers."""
+"""Command that installs the libraries wandb and mlflow."""
 MLFLOW_SERVERS = ("databricks", "databricks-uc", "uc")
-"""URIs of MLflow without a colon that name no folder."""
+"""URIs that MLflow accepts and that, although they have no colon, name no folder."""
 STEP = "step"
-"""Name under which a tracker keeps the number of steps of rank 0."""
+"""Name under which a tracker stores the number of steps of rank 0."""
 MLFLOW_LIMITS = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2"}
-"""Limits of a request to an MLflow server, in seconds and in further attempts, for a user who has not set them.
+"""Environment variables that limit a request to an MLflow server: seconds, and number of further attempts. These
+variables are only set if the user has not set them.
 
-With MLflow's own limits of 120 s and 7 further attempts, a server that hangs would stop rank 0 for many minutes.
+With MLflow's own limits of 120 seconds and 7 further attempts, a server that hangs would stop rank 0 for many minutes.
 """
 WANDB_LIMITS = {"WANDB_INIT_TIMEOUT": "30"}
-"""Limit of the wait for a W&B server at the start of a run, in seconds, for a user who has not set it."""
+"""Environment variable that limits the wait for a W&B server at the start of a run, in seconds; set if the user has
+not."""
 BATCH = 100
-"""Largest number of settings that MLflow takes in one request."""
+"""Largest number of settings that MLflow accepts in one request."""
 
 
 @contextmanager
 def told_in_a_line(name: str):
-    """Turn any error of the tracker called ``name`` into a RunFileError, after which the run goes on without the
-    tracker."""
+    """Turn any error of the tracker called ``name`` into a RunFileError. After a RunFileError, the run goes on without
+    the tracker."""
     try:
         yield
-    except Exception as error:  # a server may fail in any way
+    except Exception as error:  # a tracker's server may cause any error
         raise RunFileError(f"{name}: {printable(str(error).partition(chr(10))[0], 300)}") from None
 
 
 class KeptId:
-    """Identity of a tracker's run. It is kept in a file of a folder that outlives the job, such as the folder of
+    """Id of a tracker's run. The id is stored in a file in a folder that outlives the job, such as the folder of
     checkpoints.
 
-    folder: the folder; None if no other job goes on with the run. goes_on: whether this job goes on with the run of an
-    earlier job. name: name of the tracker. The file is written by `keep`, after the folder has been checked, because a
-    refused folder keeps the identity of its own run.
+    folder: the folder; None if no later job continues the run. goes_on: whether this job continues the run of an
+    earlier job. name: name of the tracker. `keep` writes the file after the folder has been checked. So a folder that
+    is refused keeps the id of its own run.
     """
 
     def __init__(self, folder: Path | None, goes_on: bool, name: str):
         self.path = None if folder is None else folder / f"{name}-run"
         self.known = self.path.read_text().strip() if goes_on and self.path and self.path.exists() else None
-        """Identity of the run with which this job goes on; None for a new run."""
+        """Id of the run which this job continues; None for a new run."""
 
     def keep(self, identity: str):
-        """Keep the identity of a new run for later jobs; has no effect if it is kept already."""
+        """Store the id of a new run for later jobs. Has no effect if this id is stored already."""
         if self.path is not None and identity != self.known:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self.path.write_text(identity)
@@ -66,21 +68,21 @@ class KeptId:
 
 
 class WandbLogger:
-    """Run in a project of W&B; without network set ``WANDB_MODE=offline``, and later call ``wandb sync``.
+    """Run in a project of W&B. Without network, set ``WANDB_MODE=offline``, and later call ``wandb sync``.
 
     Parameters
     ----------
     project
         Name of the project.
     config
-        Settings of the run, with nested mappings.
+        Settings of the run, as a dictionary that may contain dictionaries.
     folder, goes_on
-        As in `KeptId`. A job that goes on from a checkpoint also goes on with the run of W&B.
+        Arguments of `KeptId`. A job that goes on from a checkpoint also continues the run of W&B.
     artifact
-        Whether a saved final model is kept as an artifact.
+        Whether the saved final model is stored in W&B as an artifact.
 
-    Sets the environment variable in `WANDB_LIMITS` if it is not set. Raises ConfigError if the package wandb is not
-    installed, or refuses the project.
+    Sets the environment variable in `WANDB_LIMITS` if the user has not set it. Raises ConfigError if the package wandb
+    is not installed, or if wandb refuses the project.
     """
 
     def __init__(
@@ -109,7 +111,7 @@ class WandbLogger:
         self._artifact, self._exit_code = wandb.Artifact if artifact else None, 1
 
     def begin(self):
-        """Keep the identity of the run, because training begins."""
+        """Store the id of the run for later jobs, because training begins."""
         with told_in_a_line("W&B"):
             self._kept.keep(self._run.id)
 
@@ -119,7 +121,7 @@ class WandbLogger:
             self._run.log({STEP: step, **values})
 
     def conclude(self, run: Run):
-        """Keep the results of the finished run, and its final model if asked for."""
+        """Send the results of the finished run to W&B, and the final model if ``artifact`` was set."""
         with told_in_a_line("W&B"):
             self._run.config.update(settings(run), allow_val_change=True)
             self._run.summary.update(results(run))
@@ -130,15 +132,16 @@ class WandbLogger:
         self._exit_code = int(run.attributes["ended"] != "completed")
 
     def close(self):
-        """End the run: as finished if `conclude` has had a completed run, otherwise as failed."""
+        """End the run of W&B: as finished if `conclude` was called with a completed run, else as failed."""
         with told_in_a_line("W&B"):
             self._run.finish(exit_code=self._exit_code)
 
 
 class MlflowLogger:
-    """Run of MLflow on the server, or in the folder, that ``uri`` names, such as ``file:mlruns`` or ``mlruns``.
+    """Run of MLflow on the server or in the folder that ``uri`` names. Examples of folders are ``file:mlruns`` and
+    ``mlruns``.
 
-    ``experiment`` is the name of the experiment; the other parameters have the same meaning as in `WandbLogger`. Sets
+    ``experiment`` is the name of the experiment. The other parameters have the same meaning as in `WandbLogger`. Sets
     the environment variables in `MLFLOW_LIMITS` that are not set. Raises ConfigError if the package mlflow is not
     installed, or cannot use the URI.
     """
@@ -160,7 +163,7 @@ class MlflowLogger:
         except ImportError:
             raise ConfigError(f"MLflow: the library mlflow is not installed: {INSTALL}") from None
         if uri.startswith("file:") or not (":" in uri or uri in MLFLOW_SERVERS):
-            os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # else MLflow 3 asks for a database
+            os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # without this, MLflow 3 requires a database
         self._kept, self._entities = KeptId(folder, goes_on, "mlflow"), entities
         try:
             self._client = MlflowClient(uri)
@@ -174,7 +177,7 @@ class MlflowLogger:
         self._artifact, self._status = artifact, "KILLED"
 
     def begin(self):
-        """Keep the identity of the run, because training begins."""
+        """Store the id of the run for later jobs, because training begins."""
         with told_in_a_line("MLflow"):
             self._kept.keep(self._id)
 
@@ -184,7 +187,7 @@ class MlflowLogger:
             self._client.log_batch(self._id, metrics=self._metrics(step, values))
 
     def conclude(self, run: Run):
-        """Keep the results of the finished run, and its final model if asked for."""
+        """Send the results of the finished run to MLflow, and the final model if ``artifact`` was set."""
         with told_in_a_line("MLflow"):
             self._note(settings(run))
             found = results(run)
@@ -200,20 +203,21 @@ class MlflowLogger:
             self._client.set_terminated(self._id, self._status)
 
     def _note(self, values: Mapping):
-        """Send the settings that MLflow does not know yet, because MLflow allows no change of a setting."""
+        """Send the settings in ``values`` that MLflow does not have yet. MLflow allows no change of a setting."""
         known = self._client.get_run(self._id).data.params
         new = [self._entities.Param(name, str(values[name])) for name in sorted(values.keys() - known.keys())]
         for first in range(0, len(new), BATCH):
             self._client.log_batch(self._id, params=new[first : first + BATCH])
 
     def _metrics(self, step: int, values: Mapping) -> list:
-        """Return the values as MLflow's metrics at ``step``, at the present time in milliseconds."""
+        """Return ``values`` as MLflow's metrics at the step ``step``, with the present time in milliseconds."""
         now = int(1000 * time.time())
         return [self._entities.Metric(name, float(value), now, step) for name, value in values.items()]
 
 
 def results(run: Run) -> dict[str, float | str]:
-    """Return the results of a run by name: how it ended, its metric, participation, traffic, waiting and staleness."""
+    """Return the results of a run by name: reason of its end, metric, participation, traffic, waiting time and
+    staleness."""
     found = {name: run.attributes[name] for name in ("ended", "reason")}
     for name, value in run.attributes.items():
         if name.startswith(("final_", "best_test_")) and isinstance(value, float) and not math.isnan(value):
@@ -230,6 +234,7 @@ def results(run: Run) -> dict[str, float | str]:
 def trackers(
     wandb: str | None, mlflow: str | None, config: Mapping, folder: str | os.PathLike | None, goes_on: bool
 ) -> list:
-    """Return a logger for the W&B project ``wandb`` and a logger for the MLflow URI ``mlflow``; none for None."""
+    """Return a logger for the W&B project ``wandb`` and a logger for the MLflow URI ``mlflow``, except for arguments
+    that are None."""
     more = {"config": config, "folder": None if folder is None else Path(folder), "goes_on": goes_on, "artifact": True}
     return [*([WandbLogger(wandb, **more)] if wandb else []), *([MlflowLogger(mlflow, **more)] if mlflow else [])]

@@ -1,5 +1,5 @@
-"""Search for hosts that die during the launch of a job, for `grsgd run`, which asks each host without a sign of
-life."""
+"""Search for hosts that die while `grsgd run` launches a job. A host that has sent no sign of life is asked whether it
+is alive."""
 
 import socket
 import sys
@@ -10,32 +10,32 @@ from grsgd.job import hosts as places
 from grsgd.job.hosts import Host
 
 LAUNCH_SECONDS = 60.0
-"""Seconds after the launch, and between two rounds of questions to hosts, in which each host should have sent a
-datagram."""
+"""Each host should have sent a datagram within this number of seconds after the launch. After `LAUNCH_SECONDS`, hosts
+that have sent no datagram are asked whether they are alive, at intervals of `LAUNCH_SECONDS`."""
 AGAIN_SECONDS = 4.0
-"""Seconds after which hosts are asked again if a host has not answered. The time is short enough that the heart
-processes of other hosts get answers in time and kill no rank."""
+"""If a host has not answered in a round of questions, all hosts are asked again after this number of seconds. Between
+two rounds of questions, this process answers the heart processes of other hosts, so that they kill no rank."""
 
 
 class Absence:
     """Search for lost hosts among ``hosts``, on which a job is being launched.
 
-    Launchers wait for hours for a host that loses power during the launch. A host whose heart processes have sent no
-    datagram is therefore asked to start a process. A host is lost if it does not answer in two successive rounds of
-    questions. A host that starts a process is not lost, although a firewall may block the datagrams of its heart
-    processes.
+    A launcher waits for hours for a host that loses power while the job is launched. A host whose heart processes have
+    sent no datagram is therefore asked to start a process, which answers. A host is lost if the host does not answer in
+    two successive rounds of questions. A host that starts a process is not lost, although a firewall may block the
+    datagrams of its heart processes.
 
-    Asking hosts may become impossible, for example without a valid key of ssh. So a round of questions without any
-    answer has no effect unless ``has_answered`` is True. ``has_answered`` says that all hosts answered just before the
-    launch, and that no host has answered since. A job on a single host asks this host before the launch, because no
-    other host can show that asking is possible. If the single host does not answer, the constructor prints a line on
-    stderr.
+    Asking hosts may become impossible, for example if a key of ssh is no longer valid. So a round of questions to which
+    no host answers has no effect unless ``has_answered`` is True. ``has_answered`` is True if all hosts answered just
+    before the launch, and no round of questions has been answered since. A job on a single host asks this host before
+    the launch, because no other host can show that asking is possible. If a job has a single host, and this host does
+    not answer, the constructor prints a line on stderr.
     """
 
     def __init__(self, hosts: Sequence[Host], has_answered: bool, clock: Callable[[], float] = time.monotonic):
         self.hosts, self.has_answered, self.clock = hosts, has_answered, clock
         self._missed: set[str] = set()
-        """Names of the hosts that have not answered in the last round of questions."""
+        """Names of the hosts that did not answer in the previous round of questions."""
         if len(hosts) == 1 and not has_answered and not is_here(hosts[0].name):
             self.has_answered = bool(self._ask())
             if not self.has_answered:
@@ -44,8 +44,8 @@ class Absence:
         self._due = clock() + LAUNCH_SECONDS
 
     def look(self, heard: Collection[str]) -> list[str]:
-        """Return the names of newly lost hosts. ``heard`` has the names of the hosts whose heart processes have sent
-        datagrams.
+        """Return the names of hosts whose loss was noticed in this call. ``heard`` has the names of the hosts
+        whose heart processes have sent datagrams.
 
         Asking all hosts takes at most `grsgd.job.hosts.ANSWER_SECONDS` seconds.
         """
@@ -61,8 +61,9 @@ class Absence:
         return lost
 
     def _unheard(self, heard: Collection[str]) -> list[str]:
-        """Return the names of the hosts that have sent no datagram. This machine is left out, because it is alive. If
-        as many hosts have sent datagrams as the job has hosts, the list is empty, because hosts may use other names."""
+        """Return the names of the hosts that have sent no datagram. This machine is left out of the list, because it is
+        alive. If as many hosts have sent datagrams as the job has hosts, the list is empty, because hosts may use other
+        names in datagrams."""
         if len(heard) >= len(self.hosts):
             return []
         names = [host.name for host in self.hosts if not any(places.is_same(host.name, other) for other in heard)]
@@ -71,7 +72,7 @@ class Absence:
     def _ask(self) -> list[str]:
         try:
             return [host.name for host in places.answering(self.hosts, silently=True)]
-        except OSError:  # without ssh no host can be asked
+        except OSError:  # without the program ssh no host can be asked, so all hosts count as alive
             return [host.name for host in self.hosts]
 
 

@@ -1,5 +1,5 @@
-"""Function that repeats the last work of a job (evaluation and saving) without processes that die, until all living
-processes have done the work."""
+"""Function that repeats the last work of a job (evaluation and saving) after the death of a process, until all living
+processes have done this work."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -10,11 +10,12 @@ from grsgd.comm.watchdog import within
 
 
 def on_the_living(world, timeout: float, attempt: Callable):
-    """Call ``attempt(living, made)`` on all living processes at once, and repeat the call if a process dies meanwhile.
+    """Call ``attempt(living, made)`` on all living processes at once. If a process dies during the call, the call is
+    repeated.
 
-    Return the result of the first call of ``attempt`` that all of its processes have completed. ``world`` is an mpi4py
-    communicator of all processes, and ``living`` is a new communicator without the dead processes. ``attempt`` adds
-    further communicators that it makes to the list ``made``. All living processes must reach this function within
+    Return the result of the first call of ``attempt`` that all processes of ``living`` have completed. ``world`` is an
+    mpi4py communicator of all processes, and ``living`` is a new communicator without the dead processes. ``attempt``
+    adds each communicator that it creates to the list ``made``. All living processes must reach this function within
     ``timeout`` seconds.
     """
     while True:

@@ -1,5 +1,5 @@
-"""Comparison, before training, of the configuration, data and model, which each rank reads for itself and which must be
-equal on all ranks."""
+"""Comparison of the ranks' configurations, data and models before training. Each rank reads its own files, and all
+ranks must have equal content."""
 
 from collections.abc import Callable
 from functools import partial
@@ -28,9 +28,9 @@ def check_alike(mpi, make_facts: Callable[[], dict[str, object]], cure: str, sec
     """Raise SetupError on all ranks if a fact (named value) differs between ranks, or if a rank cannot determine its
     facts. All ranks must call this function.
 
-    ``make_facts`` returns this rank's facts: small values by name. A fact with the value None is not compared. A fact
-    that only some ranks have counts as a difference. ``cure`` is the end of the error message, with the advice to the
-    user.
+    ``make_facts`` returns this rank's facts, a dictionary from names to small values. A fact with the value None is not
+    compared. A fact that some ranks have and other ranks lack counts as a difference. ``cure``, the advice to the user,
+    is the end of the error message.
     """
     with launch.collective_setup(mpi, seconds):
         facts = make_facts()
@@ -45,8 +45,8 @@ def check_alike(mpi, make_facts: Callable[[], dict[str, object]], cure: str, sec
 
 
 def by_rank(values: list) -> str:
-    """Return a text that names, for each different value of the list ``values`` (one per rank), the ranks that have it:
-    "60 on ranks 0, 2; 66 on rank 1"."""
+    """Return a text with each different value of ``values`` (one per rank) and the ranks that have this value: "60 on
+    ranks 0, 2; 66 on rank 1"."""
     holders: dict[str, list[int]] = {}
     for rank, value in enumerate(values):
         holders.setdefault(f"{value}", []).append(rank)
@@ -66,7 +66,7 @@ def check_configuration(mpi, config: Config):
 
 def facts_of_configuration(config: Config) -> dict[str, str | None]:
     facts = {key: f"{value}" for key, value in flattened(config.model_dump(exclude={"data": {"dir"}}))}
-    for table, key in OF_FILES:  # only the file's name is compared, because its folder may differ between hosts
+    for table, key in OF_FILES:  # compare only the name of the file, because the file's folder may differ between hosts
         if f"{table}.{key}" in facts:
             facts[f"{table}.{key}"] = facts[f"{table}.{key}"].rpartition("/")[2]
     return {"the version of grsgd": __version__} | facts | digests_of(config)

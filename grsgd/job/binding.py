@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     import torch
 
 MAX_NAMED = 4
-"""Largest number of ranks whose cores the first line of a run names."""
+"""Largest number of ranks whose cores are printed at the start of a run."""
 
 
 def srun_options(trains: bool, way: str | None = None) -> list[str]:
     """Return the command-line options by which srun binds ranks to cores.
 
     ``trains`` is True if the ranks run ``grsgd train``, and False if they run a script. On hosts with GPUs, the ranks
-    of ``grsgd train`` bind themselves near their GPUs, and scripts get the site's default binding. With SLURM_CPU_BIND
-    or ``way`` = "off" all jobs get the site's default binding. ``way`` is the value of GRSGD_BIND, by default the value
-    in the present environment.
+    of ``grsgd train`` bind themselves near their GPUs, and scripts get the site's default binding. If SLURM_CPU_BIND is
+    set, or if ``way`` is "off", all jobs get the site's default binding. ``way`` is the value of GRSGD_BIND, by default
+    the value in the present environment.
     """
     environment = os.environ
     if "SLURM_CPU_BIND" in environment or (way or environment.get(BIND)) == OFF or not slurm_binds():
@@ -38,7 +38,7 @@ def srun_options(trains: bool, way: str | None = None) -> list[str]:
 
 def slurm_binds() -> bool:
     """Return whether Slurm has the plug-in that binds tasks to cores. Without Slurm's affinity plug-in srun prints an
-    error for ``--cpu-bind``, and starts the job."""
+    error for ``--cpu-bind``, but starts the job."""
     try:
         config = subprocess.run(["scontrol", "show", "config"], capture_output=True, text=True, timeout=60).stdout
     except (OSError, subprocess.SubprocessError):
@@ -50,8 +50,8 @@ def bind_ranks(mpi, ranks: int, device: torch.device) -> list[str]:
     """Bind each of the first ``ranks`` processes of ``mpi`` to its share of its host's cores, unless binding is off.
     Return a text for each process with its cores and the reason for this choice. All processes must call this function.
 
-    The cores are near ``device`` if ``device`` is a GPU. Processes from number ``ranks`` on are spares, which only
-    wait.
+    The cores are near ``device`` if ``device`` is a GPU. Processes whose number in ``mpi`` is ``ranks`` or higher are
+    spares, which only wait.
     """
     from mpi4py import MPI
 

@@ -17,9 +17,9 @@ class Communicators:
     def __init__(self, backend: MpiBackend):
         self.backend = backend
         self.membership: Membership | None = None
-        """Record of which process holds each rank, if the run survives the death of processes; else None."""
+        """Record of the process that holds each rank, if the run can go on after the death of a process; else None."""
         self.timeline: TimelineFile | None = None
-        """Recorder of the messages of training, if the user has asked for a timeline."""
+        """Timeline in which the messages of training are recorded, if the user has asked for a timeline; else None."""
         self.copies: list[MpiBackend] = []
 
     def copy(self) -> MpiBackend:
@@ -43,8 +43,8 @@ class Communicators:
         return Communicator(self.copy())
 
     def free(self):
-        """Free all communicators. An MPI library has only some thousands of communicators, and one process can make
-        many runs."""
+        """Free all communicators. The communicators are freed because an MPI library has only some thousands of
+        communicators, and one process can make many runs."""
         with within(self.backend.timeout, "freeing communicators"):
             for backend in self.copies:
                 backend.free()

@@ -18,11 +18,12 @@ from grsgd.training.saving import ModelFiles
 
 
 class RunEnd(NamedTuple):
-    """End of a run: the reason of the end, and ``remaining``, an mpi4py communicator of the ranks that remained to the
-    end. Rank 0 of ``remaining`` has saved the run.
+    """End of a run: ``reason`` says why the run ended, and ``remaining`` is an mpi4py communicator of the ranks that
+    remained to the end. Rank 0 of ``remaining`` has saved the run.
 
-    ``checkpoint`` is the last complete checkpoint, if checkpoints were taken. ``survived`` says whether the run could
-    survive the death of processes. If ``survived`` is True, all living processes have reached the end of the run.
+    ``checkpoint`` is the last complete checkpoint of the run; None if no checkpoint was taken. ``survived`` says
+    whether the run could survive the death of processes. If ``survived`` is True, all living processes have reached the
+    end of the run.
     """
 
     reason: str
@@ -56,11 +57,11 @@ def evaluate(
     if remaining.rank == 0:
         try:
             save(out, assemble(records, attributes))
-        except RunFileError as error:  # the file is written again after the evaluation
+        except RunFileError as error:  # go on, because the run file is written again after the evaluation
             print(f"\ngrsgd: {error}", file=sys.stderr, flush=True)
     marks = marks_of(records, attributes["reason"])
     if attributes["reason"] == TERMINATED and "OMPI_COMM_WORLD_RANK" in os.environ:
-        job.line.hide()  # Open MPI's launcher is about to end, and the shell's prompt will appear
+        job.line.hide()  # hide the line, because Open MPI's launcher is about to end and the shell's prompt will appear
     job.line.doing(f"evaluating {len(marks)} snapshot{'s' * (len(marks) != 1)}")
     models = models if remaining.rank == 0 else ModelFiles()
     schedule = evaluate_run(job.trainer, evaluation, marks, job.line.counted, models.evaluated)
@@ -69,6 +70,6 @@ def evaluate(
     if remaining.rank == 0:
         try:
             save_with_models(out, assemble(records, attributes, qualities, final), models, job.trainer.replica.model)
-        except RunFileError as error:  # only this rank reports the error, because all ranks have done their work
+        except RunFileError as error:  # only this rank reports the error, because all other ranks have done their work
             return str(error)
     return None

@@ -19,9 +19,9 @@ ORPHANS_SECONDS = 2.0
 
 
 def exit_on_signals() -> dict:
-    """Make the signals of `ENDING` raise SystemExit, except signals that the program handles already. Return the
-    earlier handlers by signal. Do nothing outside of the main thread, because only the main thread can set signal
-    handlers."""
+    """Make the signals of `ENDING` raise SystemExit, except signals that the program handles already. Return a
+    dictionary from each signal whose handler was replaced to the earlier handler. Do nothing outside of the main
+    thread, because only the main thread can set signal handlers."""
 
     def leave(number, frame):
         raise SystemExit(128 + number)
@@ -33,20 +33,20 @@ def exit_on_signals() -> dict:
 
 
 def with_parent() -> Callable[[], None]:
-    """Return a function that a child process must call first. Linux then kills the child when the thread that has
-    started the child ends, for any reason. Sending SIGTERM to the child would not suffice, because an mpiexec that is
-    just starting loses the signal."""
+    """Return a function that a new child process must call first (argument ``preexec_fn`` of `subprocess.Popen`). After
+    the child's call, Linux kills the child when the thread that has started the child ends, for any reason. Sending
+    SIGTERM to the child would not suffice, because an mpiexec that is just starting loses the signal."""
     parent = os.getpid()
     # prctl is looked up before the fork, because few calls are safe after a fork
     return partial(end_with, parent, ctypes.CDLL(None).prctl)
 
 
 def end_with_launcher():
-    """Make Linux kill this process after its launcher has ended. Do nothing if another thread than the launcher's main
-    thread started this process, because Linux would kill this process when that thread ends. Open MPI's launcher starts
-    ranks in other threads than its main thread if it starts many ranks on a host."""
+    """Make Linux kill this process after its launcher has ended. Do nothing if a thread of the launcher other than its
+    main thread started this process, because Linux would kill this process when that thread ends. Open MPI's launcher
+    starts ranks in other threads than its main thread if it starts many ranks on a host."""
     parent = os.getppid()
-    with suppress(OSError):  # some kernels lack the file "children"
+    with suppress(OSError):  # do nothing without the file "children", which some kernels lack
         if str(os.getpid()) in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
             end_with(parent)
 
@@ -65,11 +65,12 @@ def adopt_orphans():
 
 
 def kill_orphans():
-    """Kill all child processes of this process, and their own children, which this process then inherits.
+    """Kill all child processes of this process. The child processes of a killed process become child processes of this
+    process, and are killed, too.
 
-    A killed launcher leaves processes such as ssh, which wait for a dead host. The processes that a killed launcher
-    leaves keep open the pipe into which this process writes. The function kills no process on kernels without lists of
-    child processes in /proc.
+    A killed launcher leaves processes such as ssh, which wait for a dead host. Processes that a killed launcher leaves
+    keep open the pipe into which this process writes, so that the reader of the pipe would wait for them. The function
+    kills no process on kernels without lists of child processes in /proc.
     """
     deadline = time.monotonic() + ORPHANS_SECONDS
     while (children := own_children()) and time.monotonic() < deadline:

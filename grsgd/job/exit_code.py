@@ -19,17 +19,18 @@ class ScriptExit(SystemExit):
     @property
     def code(self):
         value = self.args[0] if self.args else None
-        if sys._getframe().f_back is None:  # the interpreter itself, not Python code, reads ``code``
+        # no Python code calls this property, so the interpreter itself reads ``code`` at the end
+        if sys._getframe().f_back is None:
             _noted[0] = code_of(value)
         return value
 
 
-ScriptExit.__name__ = SystemExit.__name__  # the name that tracebacks and messages show
+ScriptExit.__name__ = SystemExit.__name__  # ScriptExit shows the name "SystemExit" in tracebacks and messages
 
 
 def note():
-    """Record from now on the exit code that the script gives to ``sys.exit``, because Python gives this code to no
-    function.
+    """Record, from now on, the exit code that the script gives to ``sys.exit``. Python itself does not pass this code
+    to functions that are called through ``atexit``.
 
     If a script raises SystemExit itself, calls ``exit``, or has imported ``sys.exit`` by name, `noted` returns 0 unless
     `note_every_exit` was called.
@@ -48,7 +49,8 @@ def note_every_exit():
     if builtins.SystemExit is ScriptExit:
         return
     builtins.SystemExit = ScriptExit
-    before, plain = threading.excepthook, _plain_exit  # the loop below also replaces ``_plain_exit``
+    # ``plain`` keeps the value, because the loop below also replaces ``_plain_exit``
+    before, plain = threading.excepthook, _plain_exit
     threading.excepthook = lambda caught: None if caught.exc_type is ScriptExit else before(caught)
     for module in list(sys.modules.values()):
         names = vars(module) if isinstance(module, type(sys)) else {}
@@ -57,8 +59,8 @@ def note_every_exit():
 
 
 def exit_with(code=None, /):
-    """Raise SystemExit, as ``sys.exit`` does. Other threads than the main thread get the built-in SystemExit, by which
-    alone they end silently."""
+    """Raise SystemExit, as ``sys.exit`` does. A thread other than the main thread gets the built-in SystemExit, because
+    only this class ends a thread without a message."""
     is_main = threading.current_thread() is threading.main_thread()
     raise (ScriptExit if is_main else builtins.SystemExit)(*() if code is None else (code,))
 

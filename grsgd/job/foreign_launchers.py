@@ -17,14 +17,15 @@ class ForeignLauncher(NamedTuple):
     """A launcher, recognised by the environment variables that it sets for the processes which it starts."""
 
     size: str
-    """Name of the variable with the number of processes. For a launcher without such a variable ``size`` equals
-    ``number``, because a process number above 0 shows that several processes were started."""
+    """Name of the environment variable with the number of processes. For a launcher that sets no variable with the
+    number of processes, ``size`` equals ``number``, because a process number above 0 shows that several processes were
+    started."""
     number: str
-    """Name of the variable with the number of this process, counted from 0."""
+    """Name of the environment variable with the number of this process, counted from 0."""
     name: str
     starts_jobs: bool = False
-    """Whether the launcher belongs to a batch system. A second launcher, started by this launcher, may start the
-    processes of MPI, so the numbers of processes may differ."""
+    """Whether the launcher belongs to a batch system. A launcher of a batch system may start a second launcher, which
+    starts the processes of MPI, so the numbers of processes may differ."""
     needs_number: bool = False
     """Whether only ``size`` and ``number`` together show the launcher, because users set the variable ``size`` for
     other programs, too."""
@@ -41,8 +42,8 @@ class ForeignLauncher(NamedTuple):
         return int(text) + 1 if self.size == self.number else int(text)
 
     def is_first(self, environment: Mapping[str, str]) -> bool:
-        """Return whether this process is the launcher's first process, or the first process that can know of other
-        processes."""
+        """Return whether this process is the launcher's process number 0. If process 0 cannot know of other processes,
+        return whether this process has number 1."""
         return environment.get(self.number, "0") == ("1" if self.size == self.number else "0")
 
 
@@ -59,15 +60,15 @@ FOREIGN_LAUNCHERS = (
     ForeignLauncher("PALS_LOCAL_SIZE", "PALS_RANKID", "mpiexec of PALS", starts_jobs=True),
     ForeignLauncher("PALS_RANKID", "PALS_RANKID", "mpiexec of PALS", starts_jobs=True),
 )
-"""All launchers that `unconnected` recognises. ``SLURM_NTASKS`` is not among the variables, because it counts the tasks
-that a user may start in an allocation. ``SLURM_STEP_NUM_TASKS`` counts the tasks that ``srun`` has started. The
-launchers PALS and Hydra (``MPI_LOCALNRANKS``) also count the processes of this host only."""
+"""All launchers that `unconnected` recognises. ``SLURM_NTASKS`` is not used, because it counts the tasks that a user
+may start in an allocation. ``SLURM_STEP_NUM_TASKS`` counts the tasks that ``srun`` has started. Variables of the
+launchers PALS (``PALS_LOCAL_SIZE``) and Hydra (``MPI_LOCALNRANKS``) count the processes of this host only."""
 WITHOUT_MPI = ("horovodrun", "torchrun")
 """Names of the launchers that never connect processes by MPI."""
 FIRST_SPEAKS_SECONDS = 3.0
-"""Seconds that all processes of a launcher except the first wait before they end after an error. torchrun kills all
-processes as soon as one process has ended. The launcher's first process must print the error before any other process
-ends."""
+"""Seconds that the processes of a launcher, except the first process, wait before they end after an error. torchrun
+kills all processes as soon as one process has ended. The launcher's first process must print the error before any other
+process ends."""
 
 TERMINAL = Path("/dev/tty")
 """Path of this process's terminal. A process without a terminal cannot open this path."""
@@ -114,11 +115,12 @@ def unconnected(ranks: int, environment: Mapping[str, str]) -> ForeignLauncher |
 
 
 def in_shell_of_srun(environment: Mapping[str, str]) -> bool:
-    """Return whether this process belongs to the shell of ``srun -n4 --pty bash``. The other three tasks have no
-    terminal.
+    """Return whether this process belongs to the shell of ``srun -n4 --pty bash``. Slurm gives a terminal to only one
+    of the four tasks of ``srun -n4 --pty bash``.
 
-    The tasks of a second ``srun``, typed in this shell, inherit the shell's variables but not its `TERMINAL`. A program
-    that ``srun`` starts without a shell, as in ``srun -n4 --pty python train.py``, belongs to no shell.
+    A task of a second ``srun``, typed in the shell of ``srun --pty bash``, inherits the shell's variables but not its
+    `TERMINAL`. A program that ``srun`` starts without a shell, as in ``srun -n4 --pty python train.py``, belongs to no
+    shell.
     """
     if "SLURM_PTY_PORT" not in environment or environment.get("SLURM_TASK_PID") == str(os.getpid()):
         return False

@@ -14,14 +14,16 @@ from grsgd.runs.timeline import FinishedTimeline
 from grsgd.training.record import RankMeasurements
 
 PROGRAM = "grsgd.simulator.late_evaluation"
-"""Name of the module that the evaluating process runs. The ranks do not import the evaluating process's module."""
+"""Name of the module that the evaluating process runs. Only the evaluating process imports the module
+`PROGRAM`; the ranks do not."""
 LENGTH_BYTES = 8
-"""Number of bytes that encode a note's length, written before the note."""
+"""Number of bytes that encode the length of a note (the measurements of a rank). The length of a note is written before
+the note itself."""
 
 
 class HandoverTask(NamedTuple):
-    """Task of the evaluating process: write the run file of a job, with accuracies, unless the job has written the
-    file."""
+    """Task of the evaluating process, which writes the run file of a job, with accuracies, unless the job itself has
+    written the run file."""
 
     out: Path
     attributes: dict
@@ -29,7 +31,7 @@ class HandoverTask(NamedTuple):
     models: tuple[Path | None, Path | None]
     """Paths of the files in which the final model and the best model are saved; None for a model that is not saved."""
     timeline: Path | None = None
-    """Path of the timeline file, if the user has asked for a timeline."""
+    """Path of the timeline file, if the user has asked for a timeline; else None."""
 
 
 class Note(NamedTuple):
@@ -50,21 +52,21 @@ class Files(NamedTuple):
 
 
 class Handover:
-    """One rank's handover of its snapshots and measurements. A handover needs features of Linux, and does nothing on
-    other systems.
+    """Handover of one rank's model snapshots and measurements to the evaluating process. A handover needs features of
+    Linux, and does nothing on other systems.
 
-    ``snapshots`` is the file descriptor of this rank's snapshots. The rank receives the descriptors of the other ranks
-    in `exchange`, which all ranks call together.
+    ``snapshots`` is the file descriptor of this rank's snapshots. In the method `exchange`, which all ranks call
+    together, the rank receives the file descriptors of the other ranks.
     """
 
     def __init__(self, snapshots: int, task: HandoverTask):
-        self._task = pickle.dumps(task)  # the task is pickled now, because little time is left after a signal
+        self._task = pickle.dumps(task)  # pickle the task here, because little time is left after a signal
         self._notes = os.memfd_create("grsgd-notes") if hasattr(os, "memfd_create") else -1
         self._files, self._processes = [Files(snapshots, self._notes)], []
 
     def exchange(self, mpi, processes: list[tuple[str, int]]):
         """Tell each rank the file descriptors of all ranks; to be called on all ranks. ``processes`` is the result of
-        `places.processes`."""
+        `grsgd.job.places.processes`, the host and PID of each rank."""
         self._files, self._processes = mpi.allgather(self._files[0]), processes
 
     def _left(self, gone: Collection[int]) -> list[int]:
@@ -73,20 +75,21 @@ class Handover:
     def note(
         self, reason: str, wall_seconds: float, record: RankMeasurements, timeline: FinishedTimeline | None = None
     ):
-        """Write this rank's measurements so far into its notes. The evaluating process reads the last note."""
+        """Write this rank's measurements so far to its file of notes. The evaluating process reads the last complete
+        note of each file."""
         content = pickle.dumps(Note(reason, wall_seconds, record, timeline))
         with suppress(OSError):
             os.write(self._notes, len(content).to_bytes(LENGTH_BYTES) + content)
 
     def close(self):
-        """Close the file of notes, because the job itself has written the run file."""
+        """Close this rank's file of notes, because the job itself has written the run file."""
         if self._notes >= 0:
             os.close(self._notes)
             self._notes = -1
 
     def is_possible(self, rank: int, gone: Collection[int] = ()) -> bool:
-        """Return whether all ranks except ``gone`` are on the host of this rank, whose number is ``rank``, and can hand
-        over."""
+        """Return whether a handover is possible. All ranks except ``gone`` must be on the host of this rank (number
+        ``rank``), and this host must support files in memory."""
         hosts = {self._processes[other][0] for other in self._left(gone)}
         return self._notes >= 0 and hosts == {self._processes[rank][0]}
 
@@ -124,11 +127,12 @@ class Handover:
 
 
 def last_note(file: int) -> Note | None:
-    """Return the last complete note in ``file``; None if the file has no complete note."""
+    """Return the last complete note (measurements of a rank) in ``file``; None if the file has no complete note."""
     content, begin, last = os.pread(file, os.fstat(file).st_size, 0), 0, None
     while begin + LENGTH_BYTES <= len(content):
         length = int.from_bytes(content[begin : begin + LENGTH_BYTES])
         begin += LENGTH_BYTES + length
         if begin <= len(content):
             last = content[begin - length : begin]
-    return None if last is None else pickle.loads(last)  # safe: a rank of this job has written the note
+    # pickle is safe, because a rank of this job has written the note
+    return None if last is None else pickle.loads(last)

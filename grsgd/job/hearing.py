@@ -18,13 +18,13 @@ HEART = Path(__file__).with_name("heart.py")
 SILENT_SECONDS = 4.0
 """Seconds without any datagram from a host after which the host counts as lost."""
 FENCE_SECONDS = 4.5
-"""Seconds without an answer after which a heart process kills its rank. So no rank lives long after its host was
-declared lost.
+"""Seconds without an answer from ``grsgd run`` after which a heart process kills its rank. So no rank lives for long
+after its host was declared lost.
 
 `FENCE_SECONDS` is longer than `SILENT_SECONDS`. With a shorter `FENCE_SECONDS`, a link that fails for slightly less
-than `SILENT_SECONDS` would cost a host its ranks, although the host is not lost."""
+than `SILENT_SECONDS` would cost a host its ranks, although the host does not count as lost."""
 STOPPED_SECONDS = 1.0
-"""Seconds between two calls of `Hearing.look` after which this process itself must have been stopped, so that it could
+"""If more seconds than this number lie between two calls of `Hearing.look`, this process itself was stopped and could
 receive no datagrams."""
 LAST_WORDS_SECONDS = 1.0
 """Seconds that the heart processes have to send their last datagrams after the launcher has ended."""
@@ -38,9 +38,9 @@ class Hearing:
     Parameters
     ----------
     hosts
-        Names of the job's hosts, if they are known; they decide which addresses of this machine heart processes use.
+        Names of the job's hosts, if they are known; the argument of `own_addresses`.
     fences
-        Whether heart processes without answers kill their ranks.
+        Whether a heart process that receives no answers kills its rank.
     clock
         Function that returns seconds.
     absent
@@ -56,24 +56,26 @@ class Hearing:
     ):
         self.clock, self.fences = clock, fences
         self.absent = absent
-        """Function that returns newly lost hosts from which no datagram has arrived. Its argument is the collection of
-        hosts from which datagrams have arrived. The function, such as `Absence.look`, is called in each `look`."""
+        """Function that returns the names of newly lost hosts from which no datagram has arrived, such as
+        `Absence.look`. The argument of the function `absent` is the collection of hosts from which datagrams have
+        arrived. `Hearing.look` calls the function `absent` each time."""
         self.key = secrets.token_hex(8)
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.socket.bind(("", 0))
         self.socket.setblocking(False)
         self.names = own_addresses(hosts)
         self.hosts: dict[str, dict[int, bool]] = {}
-        """Ranks of each host from which datagrams have arrived. The value that belongs to a rank is True if the rank's
-        heart process has sent a last datagram (`TOLD` or `BYE`)."""
+        """Dictionary from each host from which datagrams have arrived to the ranks on this host. The value of a rank is
+        True if the rank's heart process has sent a last datagram (`TOLD` or `BYE`)."""
         self.heard: dict[str, float] = {}
         """Time of the last datagram from each host, in seconds of ``clock``."""
         self.lost: list[str] = []
         """Names of the lost hosts, in the order in which their loss was noticed."""
         self.lost_at: float | None = None
-        """Time at which the loss of a host was first noticed, in seconds since 1970; None before."""
+        """Time at which the loss of a host was first noticed, in seconds since 1970; None before the first loss."""
         self.cut: set[str] = set()
-        """Names of lost hosts at which no answers arrive, so that a heart process of the host has killed its rank."""
+        """Names of lost hosts at which no answers of this process arrive, so that a heart process of the host has
+        killed its rank."""
         self.asked = 0
         """Number of the signal that has asked for the end of the job while its launcher ran; 0 without a signal."""
         self._places: set[tuple[str, int]] = set()
@@ -90,8 +92,8 @@ class Hearing:
         return {HEARTS: " ".join([*self.arguments, str(FENCE_SECONDS if self.fences else 0.0)])}
 
     def look(self) -> list[str]:
-        """Receive and answer the datagrams that have arrived. Return the names of newly lost hosts. To be called while
-        the launcher of the job runs."""
+        """Receive and answer the datagrams that have arrived. Return the names of hosts whose loss was noticed in this
+        call. `look` is called again and again while the launcher of the job runs."""
         lost = self._hear()
         absent = [host for host in self.absent(self.hosts) if host not in self.lost]
         self._lose(absent)
@@ -99,7 +101,7 @@ class Hearing:
 
     def _hear(self) -> list[str]:
         """Receive and answer the datagrams that have arrived. Return the names of hosts that have newly become silent
-        or `cut`."""
+        (no datagrams for `SILENT_SECONDS`), or that are new in `cut`."""
         now = self.clock()
         if now - self._looked > STOPPED_SECONDS:
             self.heard = dict.fromkeys(self.heard, now)
@@ -127,7 +129,8 @@ class Hearing:
         self.lost += hosts
 
     def _come(self) -> Iterator[tuple[int, str, str, tuple[str, int]]]:
-        """Yield (rank, word, host name, sender's address) of each datagram of this job that has arrived."""
+        """Yield (rank, word such as "beats", host name, sender's address) of each datagram of this job that has
+        arrived."""
         while True:
             try:
                 content, place = self.socket.recvfrom(400)
@@ -140,7 +143,7 @@ class Hearing:
     def _send(self, word: str, place: tuple[str, int]):
         try:
             self.socket.sendto(f"{self.key} {word}".encode(), place)
-        except OSError:  # the link is down or its queue is full
+        except OSError:  # sending failed, because the link is down or its queue is full
             pass
 
     def pause(self):
@@ -149,8 +152,8 @@ class Hearing:
             self._send(PAUSE, place)
 
     def conclude(self) -> list[str]:
-        """Return the names of all lost hosts; to be called after the launcher of the job has ended. A host is also lost
-        if it has sent no last datagram (`TOLD` or `BYE`), although another host has."""
+        """Return the names of all lost hosts; to be called after the launcher of the job has ended. If any host has
+        sent a last datagram (`TOLD` or `BYE`), each host that has sent none is also lost."""
         deadline = self.clock() + LAST_WORDS_SECONDS
         self._hear()
         while self._unsaid() and self.clock() < deadline:
@@ -214,7 +217,8 @@ def heard_by(hearing: Hearing | None):
 
 
 _hearts: list[subprocess.Popen] = []
-"""Heart processes that this process has started, kept because Python warns of a forgotten child process."""
+"""Heart processes that this process has started. The processes' objects are kept because Python prints a warning when
+the object of a running child process is deleted."""
 
 
 def start_heart():
@@ -224,6 +228,6 @@ def start_heart():
         command = [sys.executable, "-I", "-S", HEART, FROM_STDIN, places, rank() or "0", fence, str(os.getpid())]
         quiet = subprocess.DEVNULL
         heart = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet)
-        with suppress(OSError), heart.stdin:  # the heart process may have ended already
+        with suppress(OSError), heart.stdin:  # writing fails if the heart process has ended already
             heart.stdin.write(f"{key}\n".encode())
         _hearts.append(heart)

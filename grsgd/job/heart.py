@@ -14,23 +14,23 @@ from contextlib import suppress
 BEAT_SECONDS = 0.25
 """Seconds between two datagrams of a heart process."""
 STOPPED_SECONDS = 1.0
-"""Seconds between two datagrams of a heart process after which its whole host must have been stopped, so that no answer
-could be received."""
+"""If more seconds than this number lie between two datagrams of a heart process, its whole host was stopped and could
+receive no answer."""
 BEATS, TOLD, BYE, CUT, HERE, SEEN, PAUSE = "beats", "told", "bye", "cut", "here", "seen", "pause"
 """Words in datagrams. A heart process sends ``beats`` again and again, ``told`` after a signal that ends the job, and
-``bye`` after the end of its rank. A heart process without answers kills its rank and sends ``cut``. A host that is
-asked whether it is alive sends ``here``. The process of ``grsgd run`` answers ``seen``, and sends ``pause`` before it
-is stopped."""
+``bye`` after the end of its rank. A heart process that receives no answers of ``grsgd run`` kills its rank and sends
+``cut``. A host that is asked whether it is alive sends ``here``. The process of ``grsgd run`` answers each datagram
+with ``seen``, and sends ``pause`` before ``grsgd run`` is stopped."""
 FROM_STDIN = "-"
-"""Argument that stands for a key read from stdin. The key is no argument, because all users of a host can read
-arguments."""
+"""Value of the argument ``key`` of this script which says that the key must be read from stdin. The key itself is not
+passed as an argument, because all users of a host can read the arguments of every process."""
 REPEATS = 3
 """Number of times that a heart process sends a word other than ``beats``, because datagrams may be lost."""
 
 
 def addresses_of(text: str) -> list[tuple[str, int]]:
-    """Return (address, port) of each entry of ``text``, such as ``"10.0.0.1:4000,head:4000"``. Entries with unknown
-    host names are left out."""
+    """Return (address, port) of each entry of ``text``, such as ``"10.0.0.1:4000,head:4000"``. Entries of ``text`` with
+    unknown host names are left out."""
     found = []
     for place in text.split(","):
         name, _, port = place.rpartition(":")
@@ -42,7 +42,8 @@ def addresses_of(text: str) -> list[tuple[str, int]]:
 
 
 class Heart:
-    """Sender of datagrams of rank ``rank`` to all addresses in ``text``. Each datagram begins with ``key``.
+    """Sender of the datagrams of rank ``rank`` to all addresses in ``text``. Each datagram begins with ``key``, the key
+    of the job.
 
     If ``fence_seconds`` is above 0, the rank's process ``parent`` (a PID) is killed after ``fence_seconds`` without an
     answer, because the job then goes on without this host.
@@ -56,13 +57,13 @@ class Heart:
         self.is_told = False
 
     def say(self, word: str, times: int = 1):
-        """Send ``word`` to all addresses, ``times`` times."""
+        """Send a datagram with the word ``word``, such as ``beats``, to all addresses, ``times`` times."""
         line = f"{self.key} {self.rank} {word} {socket.gethostname()}".encode()
         for _ in range(times):
             for place in self.places:
                 try:
                     self.socket.sendto(line, place)
-                except OSError:  # the link is down or its queue is full
+                except OSError:  # sending failed, because the link is down or its queue is full
                     continue
 
     def hear(self):

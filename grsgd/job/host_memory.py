@@ -1,4 +1,5 @@
-"""Folder of a job in the memory of each host, for checkpoints in memory (``--memory``): its lock and its removal."""
+"""Lock and removal of the folder that a job has in the memory of each host, for checkpoints in memory
+(``--memory``)."""
 
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,18 +17,19 @@ from grsgd.training.memory_folder import LOCK_SECONDS, Neighbours
 
 
 class HostFolder(NamedTuple):
-    """Folder of a job in the memory of this rank's host. ``hosts`` has the host name of every rank."""
+    """Folder of a job in the memory of this rank's host. ``hosts`` has the name of each rank's host."""
 
     folder: Path
     hosts: list[str]
 
     def neighbours(self, rank: int) -> Neighbours:
-        """Return the ranks with which ``rank`` exchanges states (its part of a checkpoint)."""
+        """Return the ranks with which ``rank`` exchanges states (a state is a rank's part of a checkpoint)."""
         return Neighbours.of(rank, self.hosts)
 
     def remove_except(self, rank: int, keep: set[str]):
-        """Remove the states in memory on the host of process ``rank``, except the states of checkpoints whose names are
-        in ``keep``. To be called on all processes, while no process uses the states to be removed."""
+        """Remove the states (ranks' parts of checkpoints) in memory on the host of process ``rank``, except the states
+        of checkpoints whose names are in ``keep``. All processes must call this method, while no process uses the
+        states to be removed."""
         if self.neighbours(rank).leads:
             memory_folder.remove_except(self.folder, keep)
 
@@ -49,11 +51,13 @@ def check_memory(config: Config, steps: int | None, has_folder: bool):
 
 @contextmanager
 def held(mpi, config: Config, base: Path):
-    """Run the block with this job's folder in the memory of each host. The lowest rank on the host locks the folder.
+    """Run the block with this job's folder in the memory of each host. On each host the rank with the lowest number
+    locks the folder.
 
-    The folder is removed at the end if the block ends without an error, or if the folder holds no states. Folders of
-    dead jobs are removed at the beginning. After a restart, the job waits up to `LEASE_SECONDS` for the lock, because
-    stopped ranks of the last attempt may hold it. Raises SetupError on all ranks if a folder cannot be used.
+    The job's folder is removed at the end if the block ends without an error, or if the folder holds no states. Folders
+    that dead jobs have left are removed at the beginning. After a restart, the job waits up to `LEASE_SECONDS` for the
+    lock, because stopped ranks of the job's previous start may hold the lock. Raises SetupError on all ranks if a
+    folder cannot be used.
     """
     timeout = config.comm.timeout
     with within(timeout, "telling all ranks their hosts"):

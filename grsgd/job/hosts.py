@@ -15,14 +15,14 @@ from grsgd.errors import UsageError
 from grsgd.job.hearing import HEART, Hearing
 
 ANSWER_SECONDS = 2.0
-"""Seconds in which a host must answer a question to count as alive."""
+"""Seconds in which a host that is asked whether it is alive must answer."""
 AGENTS = ("PRTE_MCA_plm_ssh_agent", "OMPI_MCA_plm_rsh_agent", "HYDRA_LAUNCHER_EXEC")
 """Environment variables that name the program by which the launcher starts processes on other hosts."""
 SSH = ("ssh", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={ANSWER_SECONDS:.0f}")
 
 
 class Host(NamedTuple):
-    """Host with its number of slots, the largest number of ranks that may run there."""
+    """Host with its number of slots (largest number of ranks on this host)."""
 
     name: str
     slots: int
@@ -32,8 +32,9 @@ class Host(NamedTuple):
 
 
 def read(text: str, ranks: int) -> list[Host]:
-    """Return the hosts in ``text``, such as ``a:4,b``. A host without a number gets ``ranks`` divided by the number of
-    hosts, rounded up. Raises UsageError if ``text`` has another form or names a host twice."""
+    """Return the hosts in ``text``, such as ``a:4,b``. A host without a number in ``text`` gets ``ranks`` divided by
+    the number of hosts, rounded up. Raises UsageError if ``text`` is not a list such as ``a:4,b``, or names a host
+    twice."""
     names, share = text.split(","), -(-ranks // len(text.split(",")))
     found = [re.fullmatch(r"([^:\s]+?)(?::([1-9]\d*))?", name.strip()) for name in names]
     if not all(found):
@@ -63,8 +64,8 @@ def in_allocation() -> bool:
 
 
 def placed(hosts: Sequence[Host], ranks: int) -> list[Host]:
-    """Return the first of ``hosts`` that together hold ``ranks`` ranks, or all hosts if they hold fewer ranks. The
-    hosts that are not returned are spare."""
+    """Return hosts from the beginning of ``hosts`` that together hold ``ranks`` ranks, or all hosts if they hold fewer
+    ranks. The hosts of ``hosts`` that are not returned are spare."""
     found: list[Host] = []
     for host in hosts:
         if (held := slots(found)) < ranks:
@@ -91,12 +92,12 @@ def options(launcher: str, hosts: Sequence[Host]) -> list[str]:
 def answering(
     hosts: Sequence[Host], missed: Collection[str] = (), seconds: float = ANSWER_SECONDS, silently: bool = False
 ) -> list[Host]:
-    """Return the hosts that answer within ``seconds``: a process can be started on the host, and the process's
-    datagrams arrive.
+    """Return the hosts that answer within ``seconds``. A host answers if a process can be started on the host, and
+    datagrams of the started process arrive at this process.
 
     All hosts are asked at the same time. The function returns as soon as all hosts that are not named in ``missed``
-    have answered. If ``missed`` names all hosts, the function waits for all of them. With ``silently`` a host also
-    counts as answering if the process on it ends without an error, although a firewall blocks its datagrams.
+    have answered. If ``missed`` names all hosts, the function waits for all hosts. With ``silently`` a host also counts
+    as answering if the started process ends without an error, because a firewall may block datagrams.
     """
     hearing, come = Hearing([host.name for host in hosts]), set()
     awaited = {number for number, host in enumerate(hosts) if host.name not in missed} or {*range(len(hosts))}
@@ -144,7 +145,7 @@ def is_same(name: str, other: str) -> bool:
 
 
 def agent(host: str) -> list[str]:
-    """Return the words of a command, such as ``ssh``, that runs the words which follow it on ``host``."""
+    """Return the words of a command, such as ``ssh HOST``, that runs the words after it as a program on ``host``."""
     if in_allocation():
         return ["srun", f"--nodelist={host}", "--nodes=1", "--ntasks=1", "--overlap", "--mpi=none"]
     own = next((os.environ[name] for name in AGENTS if os.environ.get(name)), None)
@@ -152,6 +153,6 @@ def agent(host: str) -> list[str]:
 
 
 def program_for(program: list[str]) -> list[str]:
-    """Return the words of ``program`` in the form that `agent` needs. For other programs than srun the words are quoted
-    and joined, because ssh passes its words to a shell."""
+    """Return ``program``, a list of words, in the form that must follow the words of `agent`. Outside of an allocation
+    of Slurm the words are quoted and joined into one word, because ssh passes words to a shell."""
     return program if in_allocation() else [shlex.join(program)]

@@ -18,12 +18,12 @@ from grsgd.training.trainer import Trainer
 
 
 class Keeping(NamedTuple):
-    """Options of a run's checkpoints: the folder, the interval, and the folder of the checkpoints from which the run
-    goes on.
+    """Options of a run's checkpoints: ``folder`` for new checkpoints, ``every`` for their interval, and ``resume``, the
+    folder from which the run goes on.
 
     ``memory`` is the number of steps between two checkpoints in the memory of hosts; None without such checkpoints.
-    ``base`` is the folder in memory in which each host has a folder for its checkpoints. ``host`` is this host's
-    folder, after `alone` has made the folder.
+    ``base`` is the folder in memory, such as /dev/shm, in which the folder with this host's checkpoints is made.
+    ``host`` is the `HostFolder` of this host, which `alone` sets.
     """
 
     folder: Path | None = None
@@ -40,7 +40,8 @@ NOTHING_KEPT = Keeping()
 @contextmanager
 def alone(mpi, config: Config, keeping: Keeping):
     """Run the block while no other job writes checkpoints to the folder of ``keeping``. Yield ``keeping`` with the
-    job's folder in the memory of this host. Raises SetupError on all ranks if another job uses the folder."""
+    attribute ``host`` set to the job's folder in the memory of this host. Raises SetupError on all ranks if another job
+    uses the folder for checkpoints."""
     lock = None
     try:
         with launch.collective_setup(mpi, config.comm.timeout):
@@ -75,8 +76,8 @@ def find_resumed(mpi, config: Config, keeping: Keeping, ranks: int) -> tuple[Res
     """Return the checkpoint from which this run of ``ranks`` ranks goes on (None for a new run), and the configuration
     to use.
 
-    All states of other checkpoints of this job are removed from the memory of this host. Raises SetupError if the run
-    cannot go on from a checkpoint.
+    In the memory of this host, the states (ranks' parts) of all other checkpoints of this job are removed. Raises
+    SetupError if the run must go on from a checkpoint, but cannot.
     """
     timeout, resumed = config.comm.timeout, None
     if keeping.host is not None and restarts.restarts():

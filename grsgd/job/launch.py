@@ -24,24 +24,25 @@ from grsgd.mpi_environment import fault_tolerant, flush
 from grsgd.runs.ending import INTERRUPTED
 
 INTERRUPTED_CODE = 130
-"""Exit code after Ctrl-C, and after signals that `grsgd.record` treats as Ctrl-C."""
+"""Exit code after Ctrl-C, and after signals that `grsgd.recording` treats as Ctrl-C."""
 
 EXPLAINED = (Stopped, LostRank, WaitTimeout, UnevenCalls, UnevenSteps, SilentRanks, UnequalBlocks, UsageError)
 """Classes of errors whose message alone is printed, without a traceback."""
 
 START_SECONDS = 600.0
-"""Seconds that a rank waits in MPI_Init for the other ranks, before it reads a configuration. The environment variable
-GRSGD_START_SECONDS replaces `START_SECONDS`."""
+"""Seconds that a rank waits in MPI_Init for the other ranks. During MPI_Init the rank has not yet read ``comm.timeout``
+in a configuration. The environment variable GRSGD_START_SECONDS replaces `START_SECONDS`."""
 
 MPI_INIT_GRACE_SECONDS = 1.0
 """Seconds that a rank under Slurm waits between MPI_Init and its first message. Ranks leave MPI_Init one after the
 other. Open MPI 5 crashes in a rank that receives a message before the rank has left MPI_Init (open-mpi/ompi#12495)."""
 
 BROADCASTS = ("OMPI_MCA_coll_libnbc_ibcast_algorithm", "1")
-"""Parameter of Open MPI, and its value, by which the root of a broadcast sends directly to each rank. Without this
-parameter, ranks forward a broadcast's messages in jobs of more than four ranks. In grsgd's algorithms all ranks
-broadcast at the same time, so forwarding would relieve no link. A forwarding rank may also be busy. On eight hosts of
-an eighth of a core each, a step of ``ssgd`` took 1.5 times as long with forwarding."""
+"""Parameter of Open MPI, and its value, by which the root of a broadcast sends directly to each rank. Without the
+parameter `BROADCASTS`, ranks forward a broadcast's messages in jobs of more than four ranks. In grsgd's algorithms all
+ranks broadcast at the same time, so forwarding would relieve no link. A rank that must forward messages may also be
+busy with computing. On eight hosts, each limited to an eighth of a core, a step of ``ssgd`` took 1.5 times as long with
+forwarding."""
 
 
 def world():
@@ -50,14 +51,14 @@ def world():
     If a rank does not call this function within GRSGD_START_SECONDS, the job ends.
 
     Raises SetupError without an MPI library or without the GPU library (GTL) of Cray MPICH. Raises SetupError in a
-    process that imports the main module again, such as a worker of a DataLoader. Also raises SetupError if a launcher
-    has started several processes without MPI.
+    process that imports the main module again, such as a worker of a DataLoader. Raises SetupError if a launcher has
+    started several processes that MPI does not connect.
     """
     check_is_no_worker()
     starts = "mpi4py.MPI" not in sys.modules
     os.environ.setdefault(*BROADCASTS)
     if starts and "OMPI_COMM_WORLD_RANK" in os.environ:
-        end_with_launcher()  # else ranks may live on after Open MPI's launcher was killed
+        end_with_launcher()  # without `end_with_launcher`, ranks may live on after Open MPI's launcher was killed
     try:
         with starting(start_seconds()) if starts else nullcontext():
             MPI = import_mpi()
@@ -73,7 +74,7 @@ def world():
 
 def start_seconds() -> float:
     """Return the value of the environment variable GRSGD_START_SECONDS, by default `START_SECONDS`. Raises SetupError
-    if the value is no positive number."""
+    if the value of GRSGD_START_SECONDS is no positive number."""
     text = os.environ.get("GRSGD_START_SECONDS") or START_SECONDS
     try:
         if 0 < float(text) < threading.TIMEOUT_MAX:
@@ -84,7 +85,8 @@ def start_seconds() -> float:
 
 
 def starting(seconds: float):
-    """Return a context in which MPI starts. The job ends if the block takes more than ``seconds``."""
+    """Return a context manager for the block in which MPI starts. The job ends if the block takes more than
+    ``seconds``."""
     return stopped_within(
         seconds, f"waited {seconds:g} s in MPI_Init: other ranks of the job have not come (GRSGD_START_SECONDS)"
     )
@@ -114,11 +116,11 @@ def local_ranks(mpi) -> tuple[int, int]:
 
 
 def check_place(mpi, algorithm: type[Algorithm], options: Options, local_ranks: int, device):
-    """Raise ConfigError if the algorithm cannot run on these hosts or devices.
+    """Raise ConfigError if the algorithm cannot run on the hosts or devices of this job.
 
-    Some options need memory that all ranks share, so all ranks must be on one host. Other options need message buffers
-    in host memory, so models must not be on a GPU. Sending gradients during the backward pass is untested on GPUs, and
-    so not allowed. ``local_ranks`` is the number of ranks on this host.
+    Some options of algorithms need memory that all ranks share, so all ranks must be on one host. Some options of
+    algorithms need message buffers in host memory, so the models must not be on a GPU. Sending gradients during the
+    backward pass is untested on GPUs, and so not allowed. ``local_ranks`` is the number of ranks on this host.
     """
     traits = algorithm.traits_of(options)
     if traits.one_host and local_ranks < mpi.size:
@@ -135,8 +137,8 @@ def check_place(mpi, algorithm: type[Algorithm], options: Options, local_ranks: 
 
 
 def driver(mpi, timeout: float, progress_mode: str, **options) -> MpiDriver:
-    """Return the driver that runs this rank's schedules on MPI; to be called on all ranks. ``progress_mode`` and
-    ``options`` are arguments of `MpiDriver`.
+    """Return the driver, which runs this rank's schedules (generators of communication) on MPI; to be called on all
+    ranks. ``progress_mode`` and ``options`` are arguments of `MpiDriver`.
 
     Raises SetupError if ``progress_mode`` is "thread" and the MPI library does not allow calls from two threads.
     """
@@ -156,9 +158,9 @@ def driver(mpi, timeout: float, progress_mode: str, **options) -> MpiDriver:
 def abort_on_error(mpi):
     """Make an uncaught exception on any rank end the whole job, and print the exception's traceback once.
 
-    Without this handler the other ranks would wait for ever, because MPI does not notice that a Python program has
-    failed. An exception in a process forked from a rank ends only that process. A UsageError, which users can correct,
-    is printed in one line. A SetupError, which all ranks raise, ends each rank with exit code 2.
+    Without this exception handler the other ranks would wait for ever, because MPI does not notice that a Python
+    program has failed. An exception in a process forked from a rank ends only that process. A UsageError, which users
+    can correct, is printed in one line. A SetupError, which all ranks raise, ends each rank with exit code 2.
     """
     process = os.getpid()
 
@@ -166,10 +168,11 @@ def abort_on_error(mpi):
         if issubclass(kind, SystemExit):
             return
         alone = mpi.size == 1 and thread is None and not explained(value)
-        if os.getpid() != process or alone:  # as Python does: other ranks are not affected
+        if os.getpid() != process or alone:  # print the exception as Python does, because no other rank is affected
             traceback.print_exception(kind, value, trace)
             return
-        if kind is KeyboardInterrupt and mpi.size == 1 and is_alone():  # Python then ends this process by SIGINT
+        # after this function returns, Python ends this process by SIGINT
+        if kind is KeyboardInterrupt and mpi.size == 1 and is_alone():
             report(mpi, value)
             return
         if issubclass(kind, SetupError) and thread is None:
@@ -209,7 +212,8 @@ def explain_setup_errors():
 
 
 def end_alike(error: SetupError):
-    """End this process with exit code 2, as all ranks do after a SetupError. Only one rank prints the error's message.
+    """End this process with exit code 2, as all ranks do after a SetupError. Only the rank whose ``error.is_printed``
+    is True prints the error's message.
 
     If other ranks go on without the error, this rank prints a message that says so, and ends the job.
     """
@@ -223,8 +227,8 @@ def end_alike(error: SetupError):
 
 
 def stagger(mpi) -> float:
-    """Return the seconds that this rank waits before it prints an error. In this time a lower rank can print the same
-    error."""
+    """Return the seconds that this rank waits before it prints an error. While this rank waits, a rank with a lower
+    number can print the same error."""
     return 0.05 * min(mpi.rank, 40)
 
 
@@ -256,7 +260,7 @@ def abort(mpi, failed_here: bool = True, code: int = 1):
     ``failed_here`` is True if the error arose on this rank.
     """
     flush()
-    for tell in list(BEFORE_ABORT):  # a copy, because another thread may change the list
+    for tell in list(BEFORE_ABORT):  # iterate over a copy, because another thread may change the list
         tell(mpi.rank)
     time.sleep(PASSING_ON_SECONDS)
     if mpi.size == 1 and is_alone():
@@ -286,7 +290,7 @@ def is_alone() -> bool:
 
 def end_after_failure(mpi, last: bool):
     """End this rank with exit code 1, after all ranks have learnt that the job fails. If ``last`` is True, this rank
-    waits for less time than the other ranks before it ends the whole job."""
+    waits for less time than ranks with ``last`` = False before it ends the whole job."""
     flush()
     if fault_tolerant():
         time.sleep(PASSING_ON_SECONDS)
@@ -296,8 +300,8 @@ def end_after_failure(mpi, last: bool):
 
 
 def barrier(mpi, seconds: float = 600.0, watch=lambda: None):
-    """Wait until all ranks of ``mpi`` have called this function. Raises WaitTimeout after ``seconds``, LostRank if a
-    rank has died, and the errors of ``watch()``, which is called while this rank waits."""
+    """Wait until all ranks of ``mpi`` have called this function. Raises WaitTimeout after ``seconds``, and LostRank if
+    a rank has died. Errors of ``watch()``, which is called while this rank waits, are raised, too."""
     request, begin = mpi.Ibarrier(), time.perf_counter()
     while not is_complete(request, mpi):
         watch()
@@ -319,8 +323,8 @@ def is_complete(request, mpi) -> bool:
 
 @contextmanager
 def collective_setup(mpi, seconds: float = 600.0):
-    """Run the block on all ranks, as a part of the set-up that must succeed on all ranks. If the block raises
-    UsageError on any rank, all ranks raise SetupError.
+    """Run the block, a part of the set-up, on all ranks. The block of `collective_setup` must succeed on all ranks. If
+    the block raises UsageError on any rank, all ranks raise SetupError.
 
     The SetupError has the message of the lowest rank that failed, and names the failed rank unless all ranks failed.
     Raises WaitTimeout if a rank does not reach the end of the block.
@@ -348,24 +352,24 @@ def library() -> str:
 
 
 def wait_for_abort(seconds: float = 3600.0):
-    """Wait for the end of the job, on a rank that the other ranks have excluded. The other ranks end the whole job
-    after their work."""
+    """Wait for the end of the job; to be called on a rank that the other ranks have excluded from the run. The other
+    ranks end the whole job after their work."""
     time.sleep(seconds)
     os._exit(1)
 
 
 def exit_job(mpi, code: int, complete: bool = True):
     """End this process with exit code ``code`` but without MPI_Finalize, because messages may be under way after a run
-    that ended early. To be called on all ranks of ``mpi``.
+    that ended early. All ranks of ``mpi`` must call this function.
 
     If ``complete`` is False, the job has ranks outside of ``mpi``, which no longer answer, so the whole job is aborted.
     """
     flush()
-    with suppress(RuntimeError):  # a process has died before the barrier
+    with suppress(RuntimeError):  # the barrier fails if a process has died
         mpi.Barrier()
     if not complete:
         if mpi.rank == 0:
-            time.sleep(0.3)  # so that the launcher passes on the output
+            time.sleep(0.3)  # give the launcher time to pass on the output
             mpi.Abort(code)
-        time.sleep(3)  # in this time a launcher that is not fault-tolerant ends this process
+        time.sleep(3)  # during this sleep, a launcher that is not fault-tolerant ends this process
     os._exit(code)

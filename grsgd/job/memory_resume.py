@@ -1,5 +1,5 @@
-"""Choice of a checkpoint in the memory of hosts after the loss of a host, and transfer of its states to the hosts that
-need them."""
+"""Choice of a checkpoint in the memory of hosts after the loss of a host, and transfer of the checkpoint's states (one
+per rank) to the hosts that need them."""
 
 import sys
 from collections.abc import Iterable
@@ -22,17 +22,17 @@ from grsgd.training.memory_folder import headers
 PIECE = 2**26
 """Largest number of bytes of a rank's state that one message carries."""
 SLOWEST = 5e5
-"""Smallest rate, in bytes per second, that a network between hosts is expected to have. The time limit of a transfer of
-states follows from this rate."""
+"""Smallest rate, in bytes per second, that a network between hosts is expected to have. The time limit for the transfer
+of ranks' states between hosts follows from `SLOWEST`."""
 
 
 def find(mpi, memory: HostFolder, folder: Path, timeout: float, ranks: int, least: int) -> Resumed | None:
     """Return this rank's part of the newest usable checkpoint in memory, for a run of the first ``ranks`` processes.
-    Only checkpoints after more than ``least`` samples count. Return None on all ranks if no usable checkpoint exists.
-    To be called on all processes.
+    Only checkpoints that were taken after more than ``least`` samples are considered. Return None on all ranks if no
+    usable checkpoint exists. All processes must call this function.
 
-    A checkpoint is usable if each rank's state exists undamaged on some host. The function prints a line with the
-    reason for each newer checkpoint that is not used. ``folder`` has the model snapshots from which the accuracy curve
+    A checkpoint is usable if each rank's state exists undamaged on some host. The function prints why a checkpoint that
+    is newer than the chosen checkpoint cannot be used. ``folder`` has the model snapshots from which the accuracy curve
     is computed.
     """
     first = [memory.hosts.index(host) for host in memory.hosts]
@@ -49,7 +49,8 @@ def find(mpi, memory: HostFolder, folder: Path, timeout: float, ranks: int, leas
         missing = next((rank for rank in range(checkpoint.ranks) if not any(rank in states for states in there)), None)
         problem, resumed = f"the state of rank {missing} of {checkpoint.ranks} is on no host, or damaged", None
         if missing is None:
-            memory.remove_except(mpi.rank, {name_of(each) for each, _ in found if each <= samples})  # frees memory
+            # free the memory of newer checkpoints
+            memory.remove_except(mpi.rank, {name_of(each) for each, _ in found if each <= samples})
             problem = _fetch(mpi, memory, checkpoint, there, ranks, timeout)
         if not problem:
             problem, resumed = together(mpi, timeout, partial(load, memory.folder, checkpoint, mpi.rank, ranks))
@@ -63,8 +64,9 @@ def find(mpi, memory: HostFolder, folder: Path, timeout: float, ranks: int, leas
 
 
 def _undamaged(mpi, memory: HostFolder, told: list[list[Header]], which: tuple, timeout: float) -> list[set[int]]:
-    """Return, for each process, a set of ranks whose undamaged states in a checkpoint are on the process's host. The
-    processes of a host divide the work, so each state on the host is in the set of only one process."""
+    """Return one set of ranks per process. The set of a process has the ranks whose states in a checkpoint were found
+    undamaged on the process's host. The processes of a host share the checks, so each state on the host is in the set
+    of only one process."""
     here = [process for process, host in enumerate(memory.hosts) if host == memory.hosts[mpi.rank]]
     own = sorted(header.rank for header in told[here[0]] if (header.samples, header.id) == which)
     undamaged = set()
@@ -78,8 +80,8 @@ def _undamaged(mpi, memory: HostFolder, told: list[list[Header]], which: tuple, 
 
 
 def _fetch(mpi, memory: HostFolder, checkpoint: Found, there: list[set[int]], ranks: int, timeout: float) -> str:
-    """Copy from other hosts the states that each host needs and lacks. Return the reason why a host cannot store a
-    state; "" if all states were stored.
+    """Copy states (ranks' parts of a checkpoint) from other hosts to each host that needs and lacks them. Return the
+    reason why a host cannot store a state; "" if all states were stored.
 
     The job ends if the transfer takes longer than ``timeout`` seconds plus the time that all states take at the rate
     `SLOWEST`.
@@ -96,8 +98,8 @@ def _fetch(mpi, memory: HostFolder, checkpoint: Found, there: list[set[int]], ra
 
 
 def _exchange(mpi, place: Path, transfers: list[tuple[int, int, int]], sizes: list[dict[int, int]]) -> str:
-    """Send and receive the states of this process's ``transfers``. Return the reason why a received state cannot be
-    stored in the folder ``place``; "" if all states were stored."""
+    """Send and receive the ranks' states for which ``transfers`` names this process. Return the reason why a received
+    state cannot be stored in the folder ``place``; "" if all states were stored."""
     sending, problem = [], ""
     for source, to, rank in transfers:
         if source == mpi.rank:
@@ -124,8 +126,9 @@ def _transfers(
 ) -> Iterable[tuple[int, int, int]]:
     """Yield (process that sends, process that receives, rank of the state) for each state that a host needs and lacks.
 
-    The lowest process on each host receives. If the number of ranks differs from the checkpoint's, the host of rank 0
-    needs all states. The other hosts then need only the state of rank 0.
+    On each host the process with the lowest number receives. If the job has another number of ranks than the
+    checkpoint, the host of rank 0 needs the states of all ranks. Hosts without rank 0 need only the state of rank 0 in
+    this case.
     """
     for host in dict.fromkeys(hosts):
         here = [process for process, other in enumerate(hosts) if other == host]

@@ -11,8 +11,8 @@ def counters() -> np.ndarray:
     """Return the bytes that this host's network interfaces, except loopback, have sent and received so far: float64
     (2,).
 
-    The counted bytes include headers, acknowledgements, and the traffic of other programs. The array is NaN on a system
-    without these counters, for example a system other than Linux.
+    The counted bytes include headers, acknowledgements, and the traffic of other programs. The returned array is NaN on
+    a system without byte counters, for example a system other than Linux.
     """
     try:
         lines = COUNTERS.read_text().splitlines()[2:]

@@ -19,7 +19,7 @@ def processes(mpi) -> list[tuple[str, int]]:
     try:
         place = f"{MPI.Get_processor_name()} {os.readlink('/proc/self/ns/pid')}"
     except OSError:
-        place = f"rank {mpi.rank}"  # so no two ranks count as being on one host
+        place = f"rank {mpi.rank}"  # a text that differs between ranks, so that no two ranks count as being on one host
     return mpi.allgather((place, os.getpid()))
 
 
@@ -36,8 +36,8 @@ def has_ended(pid: int) -> bool:
 
 
 def other_hosts(processes: list[tuple[str, int]], rank: int, ranks: Collection[int]) -> dict[str, list[int]]:
-    """Return a dictionary from host name to ranks, of the hosts all of whose ranks are in ``ranks``. The host of
-    ``rank`` is left out."""
+    """Return a dictionary from host name to the host's ranks. The returned dictionary has only hosts all of whose ranks
+    are in ``ranks``. The host of the rank ``rank`` is not in the returned dictionary."""
     places: dict[str, list[int]] = {}
     for other, (place, _) in enumerate(processes):
         places.setdefault(place, []).append(other)

@@ -118,7 +118,8 @@ class ComputePlace(NamedTuple):
     """Device and cores on which a process computes.
 
     ``use_device()`` selects the device in the calling thread. ``local_ranks`` is the number of ranks on this host.
-    ``driver`` runs this rank's schedules. ``bindings`` has a text with the cores of each rank.
+    ``driver`` runs this rank's schedules (generators of computation and communication). ``bindings`` has a text with
+    the cores of each rank.
     """
 
     device: torch.device
@@ -165,7 +166,8 @@ def find_place(mpi, request: RunRequest) -> ComputePlace:
 
 
 class Inputs(NamedTuple):
-    """Data set, model, and the number of early model snapshots for which every rank has enough memory or disk space."""
+    """Data set, model, and the number of additional early model snapshots for which every rank has enough memory or
+    disk space."""
 
     dataset: Dataset
     model: torch.nn.Module
@@ -207,8 +209,8 @@ def trainer_maker(
     resumed: Resumed | None,
     survival: Survival | None,
 ) -> tuple[Callable[[], Trainer], dict]:
-    """Return a function that makes the trainer of this process's rank. Also return attributes of the run file, with the
-    reasons for the values of options that were "auto".
+    """Return a function that makes the trainer of this process's rank. Also return a dictionary of attributes of the
+    run file, with the reasons for the values of options that were "auto".
 
     Raises ConfigError or DataError if the values of options that are "auto" cannot be chosen.
     """
@@ -255,8 +257,8 @@ def recovery_of_job(
     membership: Membership | None,
 ) -> Recovery:
     """Return the object that takes checkpoints, from which a later job can continue this run. ``comm`` is a
-    communicator that only checkpoints use. ``membership`` has the process of each rank if the run survives the death of
-    processes, else None."""
+    communicator that only checkpoints use. ``membership`` records which process holds each rank if the run survives the
+    death of processes, else None."""
     config, keeping, go_on = request.config, request.keeping, partial(go_on_from, resumed) if resumed else do_nothing
     if not keeping.folder:
         return Recovery(go_on)
@@ -269,8 +271,8 @@ def recovery_of_job(
 
 
 def give_first_model(mpi, trainer: Trainer | None, resumed: Resumed | None, driver: MpiDriver, timeout: float):
-    """Give all ranks that train the model of rank 0, or the model in the checkpoint from which the run goes on. Raises
-    SetupError if the checkpoint's model does not fit."""
+    """Copy the model of rank 0, or the model in the checkpoint from which the run goes on, to all ranks that train.
+    Raises SetupError if the checkpoint's model does not fit the run's model."""
     if resumed:
         with launch.collective_setup(mpi, timeout):
             resumed.give_model(trainer.replica) if trainer else None
@@ -282,7 +284,7 @@ def describe_job(
     mpi, request: RunRequest, trainer: Trainer | None, place: ComputePlace, transfer: Choice
 ) -> dict:
     """Return attributes of the run file: facts about the trainer, and the host, processor, GPU and cores of each rank.
-    To be called on all processes."""
+    All processes must call this function."""
     ranks = mpi.size - request.spares
     attributes = {"clock": "wall", "mpi": launch.library()} | (describe(trainer) if trainer else {})
     attributes |= {"transfer": transfer.name, "transfers": str(transfer)}
@@ -291,7 +293,7 @@ def describe_job(
         machines["gpus"] = mpi.allgather(gpu.name(place.device))
         machines["bindings"] = place.bindings
         attributes |= {name: each[:ranks] for name, each in machines.items()}
-        of_run = ("commit", "started")  # all ranks take these values from rank 0
+        of_run = ("commit", "started")  # rank 0 sends its values of "commit" and "started" to all ranks
         return attributes | dict(zip(of_run, mpi.bcast([attributes.get(name) for name in of_run]), strict=True))
 
 
@@ -299,7 +301,7 @@ def hand_over(mpi, request: RunRequest, trainer: Trainer, attributes: dict, proc
     """Return this rank's `Handover` to the process that evaluates the run if the job is killed; to be called on all
     ranks.
 
-    ``processes`` is the result of `places.processes`.
+    ``processes`` is the result of `grsgd.job.places.processes`, the host and PID of each rank.
     """
     models, timeline = request.models, request.timeline
     task = HandoverTask(

@@ -21,10 +21,10 @@ from grsgd.training.trainer import Trainer
 class RunRequest(NamedTuple):
     """Request of a training run by the user.
 
-    ``out`` is the path of the run file. ``start_up`` has the times of the phases of this process so far. ``line`` shows
-    the run's progress. ``models`` are the files in which models are saved. ``keeping`` has the options of checkpoints.
-    ``spares`` is the number of processes that take the ranks of processes that die. ``timeline`` is the path of the
-    file of the ranks' activities.
+    ``out`` is the path of the run file. ``start_up`` has the seconds of each phase of start-up through which this
+    process has gone. ``line`` shows the run's progress. ``models`` are the files in which models are saved. ``keeping``
+    has the options of checkpoints. ``spares`` is the number of processes that take the ranks of processes that die.
+    ``timeline`` is the path of the timeline file, which shows the ranks' activities over time.
     """
 
     config: Config
@@ -38,12 +38,12 @@ class RunRequest(NamedTuple):
 
 
 class Survival(NamedTuple):
-    """Further objects of a rank in a run that survives the death of processes.
+    """Objects that a rank needs only in a run that survives the death of processes.
 
-    ``membership`` has the process of each rank. ``driver`` runs schedules in the background while the rank trains.
-    ``states`` is a communicator of all processes, for `Succession`. ``world`` is an mpi4py communicator of all
-    processes, for the end of the run. ``silence`` kills processes that send no signs of life, if the configuration has
-    ``comm.silent_seconds``.
+    ``membership`` records which process holds each rank. ``driver`` runs schedules (generators of communication) in the
+    background while the rank trains. ``states`` is a communicator of all processes over which ranks send their states
+    to spares (`Succession`). ``world`` is an mpi4py communicator of all processes, which is used at the end of the run.
+    ``silence`` kills processes that send no signs of life, if the configuration has ``comm.silent_seconds``.
     """
 
     config: Config

@@ -15,14 +15,15 @@ from grsgd.runs.loggers import Logger, begin, conclude, go_on
 REFRESH_SECONDS = 0.2
 """Seconds between two changes of the progress line on a terminal."""
 LINES = 20
-"""Number of equal parts of a run. If the output is no terminal, a line is printed after each part."""
+"""Number of equal parts into which a run is divided for its progress lines. If the output is no terminal, a progress
+line is printed after each of the `LINES` parts."""
 LINE_SECONDS = 30.0
-"""Largest number of seconds between two lines, if the output is no terminal."""
+"""Largest number of seconds between two printed progress lines, if the output is no terminal."""
 MIN_LINE_SECONDS = 1.0
-"""Smallest number of seconds between two lines, if the output is no terminal."""
+"""Smallest number of seconds between two printed progress lines, if the output is no terminal."""
 LONG_SECONDS = 2.0
-"""Seconds after which the name of a present activity before or after training is printed, if the output is no
-terminal."""
+"""If the output is no terminal, the name of an activity before or after training is printed when the activity has
+lasted for this number of seconds."""
 
 
 class Mean:
@@ -36,7 +37,7 @@ class Mean:
         self.count += 1
 
     def take(self) -> float | None:
-        """Return the mean, or None if no values were added, and forget the values."""
+        """Return the mean of the values added since the last call, or None if no values were added."""
         sum, count = self.sum, self.count
         self.sum, self.count = 0.0, 0
         return sum / count if count else None
@@ -49,9 +50,9 @@ class ProgressLine:
     Parameters
     ----------
     name
-        Text at the beginning of the line on the terminal. The attribute may be changed.
+        Text at the beginning of the line on the terminal. The attribute ``name`` may be changed.
     is_shown
-        Whether this process shows the line. Only one rank of a job shows the line.
+        Whether this process shows the line. Only one rank of a job shows the progress line.
     """
 
     def __init__(self, name: str = "grsgd", is_shown: bool = True):
@@ -76,21 +77,21 @@ class ProgressLine:
         self._each_logger(lambda logger: logger.close())
 
     def clear(self):
-        """Remove the line from the terminal, so that other output can be printed."""
+        """Remove the progress line from the terminal, so that other output can be printed."""
         self._stop_timer()
         if self.terminal is not None and self.terminal.is_in_foreground():
             self.terminal.clear()
 
     def hide(self):
-        """Remove the line, and show no further lines from now on."""
+        """Remove the progress line, and show no progress line from now on."""
         self.clear()
         self.is_shown = False
 
-    # ---- before and after training
+    # ---- methods for the time before and after training
 
     def doing(self, what: str, only_live: bool = False):
-        """Show the text ``what`` about the present activity until the next call. With ``only_live`` the text is shown
-        only on a terminal."""
+        """Show ``what``, a text about the present activity, until the next call of this method. With ``only_live`` the
+        text is shown only on a terminal."""
         if not self.is_shown:
             return
         self._stop_timer()
@@ -115,11 +116,11 @@ class ProgressLine:
         elif now - self._printed >= LINE_SECONDS:
             self._print(text)
 
-    # ---- while training
+    # ---- methods for the time of training
 
     def training(self, trainer, simulated: bool = False):
-        """Show from now on the training by this rank's ``trainer``, which calls `update` after each step. ``simulated``
-        says whether the trainer's clock is simulated. The loggers are told that training begins."""
+        """Show, from now on, the progress of training by this rank's ``trainer``, which calls `update` after each step.
+        ``simulated`` says whether the trainer's clock is simulated. The loggers are told that training begins."""
         self._stop_timer()
         self._each_logger(begin)
         self.trainer, self.simulated = trainer, simulated
@@ -129,8 +130,8 @@ class ProgressLine:
 
     def update(self, progress, loss: float | None):
         """Show the progress of the run. ``loss`` is this rank's loss in its last step, or None."""
-        if not self.is_shown or self.trainer.stop_signal.request is not None:  # after a signal
-            return  # a line about the end was shown already
+        if not self.is_shown or self.trainer.stop_signal.request is not None:  # a signal has asked for the end
+            return  # a line about the end of the run was shown already
         if loss is not None:
             self._loss.add(loss)
             self._row_loss.add(loss)
@@ -165,16 +166,17 @@ class ProgressLine:
         )
 
     def log(self, step: int, values: dict[str, float]):
-        """Give the numbers ``values``, by name, to the loggers. A logger that fails gets no further numbers, and the
-        run goes on."""
+        """Pass ``values``, a dictionary from names to numbers, to the loggers. A logger that fails gets no further
+        numbers, and the run goes on."""
         self._each_logger(lambda logger: logger.log(step, values))
 
     def go_on(self, step: int):
-        """Tell the loggers that the run goes on after ``step``, so that they keep the rows of earlier steps."""
+        """Tell the loggers that the run goes on after ``step``, so that the loggers keep the
+        numbers of earlier steps."""
         self._each_logger(lambda logger: go_on(logger, step))
 
     def conclude(self, run):
-        """Give the finished run to the loggers."""
+        """Pass the finished run to the loggers."""
         self._each_logger(lambda logger: conclude(logger, run))
 
     def _each_logger(self, call: Callable[[Logger], None]):
@@ -186,7 +188,7 @@ class ProgressLine:
                 self.clear()
                 print(f"warning: {error}: nothing more is written there", file=sys.stderr, flush=True)
 
-    # ---- output on the terminal or on stderr
+    # ---- methods that print on the terminal or on stderr
 
     def _is_live(self) -> bool:
         return self.terminal is not None and self.terminal.is_in_foreground()
@@ -199,7 +201,7 @@ class ProgressLine:
         if self.terminal is not None and self.terminal.stops_background():
             return
         self._printed = time.perf_counter()
-        with suppress(OSError, ValueError):  # stderr is closed
+        with suppress(OSError, ValueError):  # printing fails if stderr is closed
             print(line(text), file=sys.stderr, flush=True)
 
     def _stop_timer(self):
@@ -209,5 +211,5 @@ class ProgressLine:
 
 
 def after(share: float) -> float:
-    """Return the completed share of the run, above ``share``, at which the next line is due."""
+    """Return the share of the run, above ``share``, at which the next progress line must be printed."""
     return (math.floor(share * LINES) + 1) / LINES

@@ -5,15 +5,15 @@ from typing import NamedTuple
 
 
 class LinePart(NamedTuple):
-    """Part of the progress line. If the terminal is too narrow, the parts with the greatest ``rank`` are left out
-    first."""
+    """Text that is one part of the progress line. If the terminal is too narrow, the parts with the greatest ``rank``
+    (order of omission) are left out first."""
 
     text: str
     rank: int
 
 
 class Status(NamedTuple):
-    """State of a run, for the progress line and for loggers. Unknown values are None."""
+    """State of a run, for the progress line and for loggers. Unknown values of the state are None."""
 
     share: float | None
     """Completed share of the run, from 0 to 1."""
@@ -34,7 +34,8 @@ class Status(NamedTuple):
     is_simulated: bool = False
 
     def numbers(self) -> dict[str, float]:
-        """Return the numbers that go into a log file, by name. Unknown values are left out."""
+        """Return the numbers of this state that go into a log file, as a dictionary by name. Unknown numbers of the
+        state are left out."""
         names = ("seconds", "samples", "epoch", "loss", "samples_per_second", "waiting")
         return {name: float(getattr(self, name)) for name in names if getattr(self, name) is not None}
 
@@ -55,7 +56,7 @@ def parts(status: Status) -> list[LinePart]:
 
 
 def loss_text(loss: float) -> str:
-    """Return a loss with two decimals, or with two significant digits if it is small or huge."""
+    """Return ``loss`` as text with two decimals, or with two significant digits if the loss is small or huge."""
     return f"{loss:.2f}" if 0.095 <= loss < 1e4 else f"{loss:.2g}"
 
 
@@ -71,7 +72,8 @@ def duration(seconds: float) -> str:
 
 
 def line(parts: list[LinePart], name: str = "", width: float = math.inf) -> str:
-    """Return ``name`` and ``parts`` as a line of at most ``width`` characters. Parts that do not fit are left out."""
+    """Return ``name`` and ``parts`` as a line of at most ``width`` characters. Parts of the line that do not fit into
+    ``width`` characters are left out."""
     beginning = f"{name}: " if name else ""
     left = list(parts)
     while left:

@@ -1,4 +1,5 @@
-"""Saving of a run that ends early. The run file has the measurements so far and the reason of the end."""
+"""Saving of a run that ends early. The run file of such a run has the measurements up to the early end, and the reason
+of this end."""
 
 import sys
 import threading
@@ -35,8 +36,8 @@ STOP_SECONDS = 0.04
 """Seconds that a rank waits for its own last model snapshot after a signal, because the launcher may kill the job
 soon."""
 FAILURE_SECONDS = 5.0
-"""Seconds that ranks wait for each other's measurements after a failure. Other ranks notice a failure only after their
-present step."""
+"""Seconds that ranks wait for each other's measurements after a failure. Ranks notice the failure of another rank only
+after their present step."""
 
 
 _unfinished: list = []
@@ -45,14 +46,14 @@ message has arrived."""
 
 
 class Rescue:
-    """Collector of all ranks' measurements when a run ends early, which saves the run file.
+    """Collector of all ranks' measurements, which saves the run file when a run ends early.
 
     ``mpi`` is a communicator that carries only messages of this class. ``processes`` is the result of
-    `places.processes`. ``interface()`` returns the bytes counted by the host's network interfaces. ``attributes`` are
-    the attributes of the run file, except the attributes about the run's end. ``handover`` gives the measurements to
-    another process, which saves them if the job is killed. ``membership`` has the process of each rank if the run
-    survives the death of processes, else None. ``timeline`` writes the timeline of all ranks; None if the run has no
-    timeline. The run's time begins with the call of `begin`.
+    `grsgd.job.places.processes`, the host and PID of each rank. ``interface()`` returns the bytes counted by the host's
+    network interfaces. ``attributes`` are the attributes of the run file, except the attributes about the run's end.
+    ``handover`` gives the measurements to another process, which saves them if the job is killed. ``membership``
+    records which process holds each rank if the run survives the death of processes, else None. ``timeline`` writes the
+    timeline of all ranks; None if the run has no timeline. The run's time begins with the call of `begin`.
     """
 
     def __init__(
@@ -83,13 +84,13 @@ class Rescue:
         self.began += time.perf_counter() - self._made
 
     def supersede(self):
-        """Save no run file from now on, because the job itself writes the run file. A late signal must not overwrite
-        the run file."""
+        """Save no run file from now on, because the job itself writes the run file. A late signal must not
+        overwrite the run file."""
         with self._saving:
             self._is_superseded = True
 
     def measured(self) -> RankMeasurements:
-        """Return this rank's measurements so far."""
+        """Return the measurements that this rank has made so far."""
         return RankMeasurements.of(self.trainer, self.interface())
 
     def nothing(self) -> RankMeasurements:
@@ -97,8 +98,8 @@ class Rescue:
         return RankMeasurements.of_nothing()
 
     def assembled(self, records: list[RankMeasurements], attributes: dict) -> Run:
-        """Return the run that consists of all ranks' ``records`` and ``attributes``. Accuracies are missing, because
-        computing them takes long."""
+        """Return the run that consists of all ranks' ``records`` and ``attributes``. The returned run has no
+        accuracies, because computing accuracies takes long."""
         return assemble(records, attributes)
 
     def interrupted(self, reason: str, stop: bool = True):
@@ -107,22 +108,24 @@ class Rescue:
 
         If ``stop`` is False, the ranks are not asked to stop, because they end by themselves after a checkpoint.
 
-        Launchers also send SIGTERM after a rank has died. If the dead rank was on this host, the reason in the run file
-        is this death. If the run was completed without this rank, no run file is saved.
+        Launchers also send SIGTERM after a rank has died. If the dead rank was on this host, the run file gives this
+        death as the reason of the end. If the run was completed without this rank, no run file is saved.
         """
         if self._failing or self._has_completed():
             return
         lost = sorted(places.ended_ranks(self.processes, self.mpi.rank))
         reason = died(lost) if lost else reason
         if stop:
-            self.stop_signal.request = reason  # the trainer stops, so that this thread has the core
+            self.stop_signal.request = reason  # make the trainer stop, so that this thread can use the trainer's core
         is_lowest = not set(range(self.mpi.rank)) - set(lost)
         if self.handover is not None:
-            self.trainer.on_step = ignore  # the progress line is shown no more
+            self.trainer.on_step = ignore  # from now on the trainer no longer updates the progress line
             if is_lowest and watchdog.rank() is not None and self.handover.is_possible(self.mpi.rank, lost):
-                lives_on = reason in (INTERRUPTED, ASKED_TO_END)  # in these cases `grsgd run` prints the reason
+                # `grsgd run` itself prints the reason if Ctrl-C or SIGUSR1 ended the run
+                lives_on = reason in (INTERRUPTED, ASKED_TO_END)
                 why = "" if lives_on else f"stopped early: {reason}; "
-                self._speaker(f"{self.early_out}: {why}accuracies follow")  # printed first: time is short
+                # print this line before all other work, because time is short
+                self._speaker(f"{self.early_out}: {why}accuracies follow")
                 self._has_said = True
             self.hand_over(reason, self._has_said, lost)
             deadline = time.perf_counter() + STOP_SECONDS
@@ -174,8 +177,8 @@ class Rescue:
         return self.membership.dead | self.membership.spares
 
     def _told(self, seconds: float) -> bool:
-        """Return whether another rank reports a failure within ``seconds``. Because each rank waits for ``seconds``
-        before it prints, only one rank prints the reason if all ranks fail with the same error."""
+        """Return whether another rank reports a failure within ``seconds``. Each rank waits for ``seconds`` before it
+        prints an error. So only one rank prints the error if all ranks fail with the same error."""
         deadline = time.perf_counter() + seconds
         while not self.stop_signal.failed and time.perf_counter() < deadline:
             with suppress(Stopped, RuntimeError):
@@ -227,12 +230,13 @@ class Rescue:
             self.timeline.rescue(self.mpi, min(left), left, seconds)
 
     def tell(self, line: str, tag: int):
-        """Print ``line``, which is about the run file, on stderr."""
+        """Print ``line``, a text about the run file, on stderr."""
         (self._speaker if tag == tags.RESCUE_AFTER_SIGNAL else print_error)(line)
 
     def _collect(self, seconds: float, tag: int, gone: set[int]) -> dict[int, RankMeasurements | None]:
-        """Return the answers, by rank, that arrive within ``seconds``, and this rank's own record. Higher ranks answer
-        with their records, and lower ranks with None."""
+        """Return a dictionary from rank to answer: this rank's own record, and the answers that arrive within
+        ``seconds``. Ranks above this rank answer with their records (measurements), and ranks below this rank answer
+        with None."""
         mpi, mine = self.mpi, self.measured()
         answers: dict[int, RankMeasurements | None] = {mpi.rank: mine}
         sending = {}
@@ -258,11 +262,12 @@ class Rescue:
         return answers
 
     def _saves(self, answers: dict, gone: set[int], silent: dict[str, list[int]], tag: int) -> bool:
-        """Return whether this rank must save the measurements. ``answers`` has the answers of other ranks, by rank.
+        """Return whether this rank must save the measurements. ``answers`` is a dictionary from a rank to the
+        rank's answer.
 
-        After a signal there is no time to find out whether a lower rank is alive. A lower rank counts as alive if its
-        death is not known and a rank of its host has answered. If the lower rank's host is in ``silent``, this rank
-        saves unless the lower rank has already saved.
+        After a signal there is no time to find out whether a rank below this rank is alive. A lower rank counts as
+        alive if its death is not known and a rank of its host has answered. If the hosts of all lower ranks are in
+        ``silent`` (hosts without answers), this rank saves unless another rank has already saved the run.
         """
         if min(answers) < self.mpi.rank:
             return False
@@ -304,7 +309,7 @@ def print_error(line: str):
 def sent_to(sending: dict, rank: int) -> bool:
     try:
         return rank not in sending or sending[rank].Test()
-    except RuntimeError:  # the rank has died
+    except RuntimeError:  # sending failed, because the rank has died
         return True
 
 
@@ -321,15 +326,15 @@ def path_of(out: Path, reason: str) -> Path:
 
 
 class NotSavedThere(RunFileError):
-    """Error of a run that could not be saved to the path that the user gave. The message names the path where the run
-    was saved."""
+    """Error of a run that could not be saved to the path that the user gave. The error's message names the path where
+    the run was saved."""
 
 
 def save(out: Path, run: Run) -> Path:
     """Write the run file of ``run``, which may have ended early, and return the path of the file.
 
-    Raises NotSavedThere if the file cannot be written to ``out``. The message names the path where the run was saved
-    instead.
+    Raises NotSavedThere if the file cannot be written to ``out``. The error's message names the path where the run was
+    saved in place of ``out``.
     """
     path = path_of(out, run.attributes["reason"])
     if was_replaced(path) and not is_of_run(path, run.attributes):

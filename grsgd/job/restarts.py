@@ -1,5 +1,5 @@
-"""Record of the losses of hosts after which ``grsgd run --restarts N`` has started the job again, for the job's
-ranks."""
+"""Losses of hosts after which ``grsgd run --restarts N`` has started the job again. The job's ranks read these losses
+from the environment."""
 
 import json
 import os
@@ -16,7 +16,7 @@ class Loss(NamedTuple):
     """Loss of one or several hosts, after which a job was started again.
 
     ``seconds`` is the time of the loss in seconds since 1970. ``hosts`` is a text with the hosts and their ranks.
-    ``sequel`` is a text on where training went on after the loss. ``sequel`` is empty while training has not gone on.
+    ``sequel`` is a text on where training went on after the loss. ``sequel`` is empty until training goes on.
     """
 
     seconds: float

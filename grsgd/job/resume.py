@@ -30,12 +30,12 @@ from grsgd.training.rank_state import restore
 from grsgd.training.trainer import Trainer
 
 OWN_LOOP = "own_loop"
-"""Key in the configuration of a checkpoint that only loops over `grsgd.surviving` write."""
+"""Key that only a user's own loop over `grsgd.surviving` writes into the configuration of a checkpoint."""
 MAY_CHANGE = ("train", "comm", "device", "stragglers", "faults")
 """Top-level keys of a configuration whose values may change when a run goes on from a checkpoint."""
 MIN_LOST = 1e-6
-"""Share of the sum of all ranks' model weights. If a larger share than `MIN_LOST` is missing in a checkpoint, messages
-with weights were under way when the checkpoint was taken."""
+"""Smallest share of the sum of all ranks' model weights whose absence from a checkpoint is noticed. If a checkpoint
+lacks a larger share than `MIN_LOST` of this sum, messages with weights were under way when the checkpoint was taken."""
 MOST = 10**15
 """Upper bound of each count, and of each time in seconds, in a checkpoint's state."""
 
@@ -47,12 +47,13 @@ class Resumed:
     ``folder`` is the folder of the checkpoints. ``samples`` is the number of samples of all ranks at this checkpoint.
     ``ranks`` is the number of ranks of the job that took the checkpoint. ``state`` is this rank's state, or rank 0's
     state if the number of ranks has changed. ``model`` has parameters and buffers, averaged over all ranks. ``model``
-    is None on other ranks than rank 0, and if the number of ranks has not changed. ``config`` is the checkpoint's
-    configuration, as TOML. ``reached`` has the number of samples and the seconds that the run had reached, the largest
-    values that any rank knew. ``weights`` is the sum of all ranks' weights in the average of the models, if the number
-    of ranks has not changed. ``memory`` is the folder in the memory of this host if the checkpoint was read from
-    memory, else None. The model snapshots of the accuracy curve are always in ``folder``. For a checkpoint in memory,
-    ``on_disk`` is the number of samples at the newest whole checkpoint in ``folder``, or 0.
+    is None on every rank other than rank 0, and on rank 0 if the number of ranks has not changed. ``config`` is the
+    checkpoint's configuration, as TOML. ``reached`` has the number of samples and the seconds that the run had reached.
+    The numbers in ``reached`` are the largest that any rank knew. ``weights`` is the sum of all ranks' weights in the
+    average of the models, if the number of ranks has not changed. ``memory`` is the folder in the memory of this host
+    if the checkpoint was read from memory, else None. The model snapshots of the accuracy curve are always in
+    ``folder``. For a checkpoint in memory, ``on_disk`` is the number of samples at the newest whole checkpoint in
+    ``folder``, or 0.
     """
 
     folder: Path
@@ -77,7 +78,7 @@ class Resumed:
     @property
     def whole(self) -> list[tuple[str, str]]:
         """List with one pair of names: the newest whole checkpoint in ``folder``, and the folder of the curve's
-        snapshots. Empty without a whole checkpoint."""
+        snapshots. The list is empty if ``folder`` has no whole checkpoint."""
         samples = self.on_disk if self.memory else self.samples
         return [(name_of(samples), self.state["curve"]["name"])] if samples else []
 
@@ -94,7 +95,7 @@ class Resumed:
         except (tomllib.TOMLDecodeError, RecursionError):
             raise ConfigError(f"{self}: its configuration is not TOML") from None
         if OWN_LOOP in before:
-            raise ConfigError(f"{self}: is a checkpoint of an own loop: go on with its script, or name another folder")
+            raise ConfigError(f"{self}: is a checkpoint of a user's own loop: run its script, or name another folder")
         for key in {**before, **wanted}:
             was, now = before.get(key), wanted.get(key)
             if key == "algorithm" and isinstance(was, dict) and was.get("name") == now["name"]:
@@ -130,12 +131,12 @@ class Resumed:
 
     def steps(self, batch: int, ranks: int) -> int:
         """Return the number of steps after which each of ``ranks`` ranks goes on, with ``batch`` samples per step. If
-        the number of ranks has not changed, return the number in the checkpoint's state."""
+        the number of ranks has not changed, return the number of steps in the checkpoint's state."""
         return self.state["totals"]["steps"] if ranks == self.ranks else self.samples // (batch * ranks)
 
     def restore(self, trainer: Trainer) -> CurveFile | None:
         """Set the state of ``trainer``'s rank, whose algorithm has just started, to the state in the checkpoint. If the
-        number of ranks has changed, set only the progress.
+        number of ranks has changed, set only the progress: the numbers of steps and samples, and the training time.
 
         Return the file of the rank's model snapshots if the file is undamaged, else None. Raises ConfigError if the
         state does not fit the trainer.
@@ -149,7 +150,7 @@ class Resumed:
             kept = self.state["curve"]
             curve = CurveFile(self.folder, trainer.comm.rank, kept["name"], kept["digests"])
             return curve if curve.give(trainer.snapshots) else None
-        except Exception as error:  # a state of another version or user may have any content
+        except Exception as error:  # a state that another version or user has written may have any content
             raise ConfigError(f"{self}: {unfit(error)}") from error
 
     def scale_weight(self, algorithm: Algorithm):
@@ -167,8 +168,8 @@ class Resumed:
 
 
 def difference(key: str, was, now) -> str:
-    """Return a text with the first key below ``key`` whose values differ, and with these values. ``was`` and ``now``
-    are two values of ``key`` in configurations."""
+    """Return a text with the first key below ``key`` whose value differs between ``was`` and ``now``, and with the two
+    values of this key. ``was`` and ``now`` are the values of ``key`` in two configurations."""
     if not isinstance(was, dict) or not isinstance(now, dict):
         return f"{key}: {short(was)}, now {short(now)}"
     first = next(name for name in {**was, **now} if was.get(name) != now.get(name))
@@ -184,8 +185,8 @@ def find(mpi, folder: Path, timeout: float, ranks: int) -> Resumed | None:
     """Return this rank's part of the newest whole checkpoint, for a run of the first ``ranks`` processes.
 
     Return None, on all ranks, if ``folder`` has only an incomplete first checkpoint of the job. If the function returns
-    None, the run begins anew. Prints a line with the reason for each newer checkpoint that is not whole. Raises
-    SetupError on all ranks if no other checkpoint can be used.
+    None, the run begins anew. For each checkpoint that is newer than the chosen checkpoint but not whole, the function
+    prints a line with the reason. Raises SetupError on all ranks in any other case in which no checkpoint can be used.
     """
     found, was_complete = listed(mpi, folder, timeout)
     problems = []
@@ -228,8 +229,8 @@ def with_all_ranks(mpi, timeout: float, resumed: Resumed, ranks: int) -> Resumed
 
 
 def together(mpi, timeout: float, read: Callable[[], Resumed]) -> tuple[str, Resumed | None]:
-    """Return ("", this rank's result of ``read()``). If ``read()`` fails on any rank, return (error message of the
-    lowest failed rank, None) on all ranks."""
+    """Call ``read()`` on all ranks. If no call fails, return ("", result of ``read()`` on this rank). If ``read()``
+    fails on any rank, return (error message of the lowest failed rank, None) on all ranks."""
     try:
         problem, resumed = "", read()
     except RunFileError as error:
@@ -242,7 +243,7 @@ def together(mpi, timeout: float, read: Callable[[], Resumed]) -> tuple[str, Res
 
 def load(folder: Path, checkpoint: Found, rank: int, ranks: int) -> Resumed:
     """Read this rank's part of ``checkpoint`` in ``folder``. A spare reads rank 0's part, and so do all ranks if the
-    number of ranks has changed. Raises RunFileError if a part is damaged or does not fit."""
+    number of ranks has changed. Raises RunFileError if a rank's part of the checkpoint is damaged or does not fit."""
     place, is_same = folder / name_of(checkpoint.samples), checkpoint.ranks == ranks
     _, state, config = read(place / file_of(rank if is_same and rank < ranks else 0))
     try:

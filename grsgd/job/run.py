@@ -47,14 +47,14 @@ def run(
 
     ``start_up`` has the seconds of each phase of the start of this process. If the user has asked for the times of the
     phases, the times are printed before training begins. ``line`` shows the progress; by default no line is shown.
-    ``models`` are the files in which models are saved, by default none. ``timed()`` returns a context in which the
-    ranks train. Data are loaded and accuracies computed outside of the context ``timed()``. ``keeping`` has the options
-    of checkpoints. ``timeline`` is the path of the file of the ranks' activities, by default none.
+    ``models`` are the files in which models are saved, by default none. ``timed()`` returns a context manager, in whose
+    block the ranks train. Data are loaded and accuracies computed outside of the context ``timed()``. ``keeping`` has
+    the options of checkpoints. ``timeline`` is the path of the file of the ranks' activities, by default none.
 
     The function does not return on a rank that the other ranks have excluded. The function returns on no rank if a rank
     has failed during training.
 
-    Raises SetupError, on all ranks, for errors in configuration, data or output path; raises SavedElsewhere, on the
+    Raises SetupError, on all ranks, for errors in configuration, data or output path. Raises SavedElsewhere, on the
     rank that saves, if a file could not be written at the end.
     """
     takes_none = partial(takes_no_checkpoint, mpi)
@@ -80,7 +80,8 @@ def run(
         problem = evaluate(job, records, attributes, remaining, evaluation, models)
         job.driver.close()
         job.rescue.handover.close()
-        if reason in STOP_CRITERIA and not lost:  # else messages may be under way
+        # free communicators only after a complete run, because messages may be under way after any other run
+        if reason in STOP_CRITERIA and not lost:
             comms.free()
     end = RunEnd(reason, remaining, job.trainer.recovery.last)
     if problem:
@@ -91,8 +92,8 @@ def run(
 def train(job: Prepared) -> tuple[str, list[RankMeasurements], object, Communicator]:
     """Train on this rank. The function does not return if any rank has failed.
 
-    Return the reason of the end, the measurements of all ranks, an mpi4py communicator of the remaining ranks, and a
-    communicator of the remaining ranks for evaluation.
+    Return (reason of the end, measurements of all ranks, mpi4py communicator of the remaining ranks, communicator of
+    the remaining ranks for evaluation).
     """
     mpi, driver, stop_signal, trainer, rescue = job.mpi, job.driver, job.stop_signal, job.trainer, job.rescue
     evaluation = job.evaluation
@@ -141,7 +142,7 @@ def while_training(job: Prepared, reason: str):
 
 
 def take_checkpoint(job: Prepared):
-    """Ask all ranks to take a checkpoint after a signal, and go on with the training."""
+    """Ask all ranks to take a checkpoint after a signal, and to go on with the training."""
     if not job.trainer.recovery.asks_for_checkpoint(GO_ON):
         takes_no_checkpoint(job.mpi)
 
@@ -161,7 +162,7 @@ def while_evaluating(job: Prepared, remaining, of_run: str, reason: str):
 
 
 def leave_early(mpi, line: str):
-    """End this process from the thread that handles signals. Rank 0 prints ``line`` before."""
+    """End this process from the thread that handles signals. Rank 0 prints ``line`` before it ends."""
     if mpi.rank == 0:
         say(line)
     time.sleep(PASSING_ON_SECONDS)

@@ -27,10 +27,10 @@ class Interruption:
     """Context manager that calls ``on_signal(reason)`` once, in a separate thread, at the first signal of `REASONS` in
     its block.
 
-    ``on_checkpoint()`` is called in the same thread at each signal `CHECKPOINT` in the block. Without ``on_checkpoint``
-    the signal `CHECKPOINT` is not handled. ``on_signal`` and ``on_checkpoint`` can be replaced in the block. A thread
-    is used because some launchers kill their ranks 0.2 s after Ctrl-C, and a Python signal handler would run only after
-    the present gradient is computed.
+    ``on_checkpoint()`` is called in the separate thread, too, at each signal `CHECKPOINT` in the block. Without
+    ``on_checkpoint`` the signal `CHECKPOINT` is not handled. ``on_signal`` and ``on_checkpoint`` can be replaced in the
+    block. A thread is used because some launchers kill their ranks 0.2 s after Ctrl-C, and a Python signal handler
+    would run only after the present gradient is computed.
     """
 
     def __init__(self, on_signal: Callable[[str], None], on_checkpoint: Callable[[], None] | None = None):
@@ -58,7 +58,7 @@ class Interruption:
         os.close(self._read)
 
     def _listen(self):
-        while number := os.read(self._read, 1):  # empty after __exit__ has closed the pipe
+        while number := os.read(self._read, 1):  # os.read() returns no byte after __exit__ has closed the pipe
             if number[0] in REASONS and not self.happened:
                 self.happened = True
                 self.on_signal(REASONS[number[0]])
@@ -84,8 +84,8 @@ def as_exceptions():
 
 @contextmanager
 def first_asks(ask: Callable[[str], None]):
-    """Run the block, and call ``ask(reason)`` in the main thread at the first signal of `REASONS`. Later signals have
-    the effect that they had before the block."""
+    """Run the block, and call ``ask(reason)`` in the main thread at the first signal of `REASONS`. Signals after the
+    first signal have the effect that they had before the block."""
     handlers = {}
 
     def first(number, frame):

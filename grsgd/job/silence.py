@@ -19,13 +19,13 @@ from grsgd.comm.elastic.membership import Membership, Tolerant
 from grsgd.comm.pollables import Until
 
 SIGNS = 4
-"""Number of signs of life (messages) that a process sends within ``seconds``, the time limit after which it would count
-as silent."""
+"""Number of signs of life (messages) that a process sends within ``seconds``. A process that sends no sign of life for
+``seconds`` counts as silent."""
 
 
 class Silence:
-    """Sender of signs of life to the other processes on this host. The object also kills processes on this host that
-    send no signs of life.
+    """Sender of signs of life to the other processes on this host. A `Silence` object also kills processes on this host
+    that send no signs of life.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ class Silence:
         here = processes[comm.rank][0]
         self.ids = {other: pid for other, (host, pid) in enumerate(processes) if host == here and other != comm.rank}
         self.heard: dict[int, float] = {}
-        """Time of the last sign of life of each process."""
+        """Dictionary from each process on this host to the time of its last sign of life."""
         self.is_over = False
         """Whether training is over on this process. After training this process kills no silent process, because
         processes may end by themselves."""
@@ -59,17 +59,18 @@ class Silence:
         self._sending: list[Tolerant] = []
 
     def attend(self):
-        """Call `look` again and again, without end. This method is a schedule (a generator that yields the objects it
-        waits for), which runs in the background."""
+        """Call `look` again and again, for as long as this process runs. This method is a schedule (a generator that
+        yields the objects it waits for), which runs in the background."""
         yield Until(self.look, "silent processes")
 
     def look(self) -> bool:
-        """Send a sign of life if it is due, and kill processes that are silent for too long. Return False, so that the
-        schedule `attend` calls this method again."""
+        """Send a sign of life if the last one is old enough, and kill processes that are silent for too long. Return
+        False, so that the schedule `attend` calls this method again."""
         now = self.membership.clock()
         if now - self._looked < self.seconds / SIGNS / 4:
             return False
-        if now - self._looked > self.seconds / 2:  # this process itself was stopped, and received no signs
+        # this process itself was stopped and received no signs of life, so no process counts as silent
+        if now - self._looked > self.seconds / 2:
             self.heard = dict.fromkeys(self.ids, now)
         self._looked = now
         while (sign := receive_if_come(self.comm, tags.SIGN_OF_LIFE, 1, np.int64)) is not None:

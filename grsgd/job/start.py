@@ -39,8 +39,8 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals to the process of ``grsgd run`` that end the job."""
 GENTLE = signal.SIGUSR1
 """Signal that is sent to the launcher in place of the signals `ENDING`. After a signal of `ENDING` a launcher would
-soon kill its ranks. All launchers pass the signal `GENTLE` on to the ranks and go on. `GENTLE` also ends a training if
-it is sent to the process of ``grsgd run``."""
+soon kill its ranks. After the signal `GENTLE`, each launcher passes `GENTLE` on to the ranks and goes on running.
+`GENTLE` also ends a training if it is sent to the process of ``grsgd run``."""
 
 PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
 """Signals to the process of ``grsgd run`` that are passed on to the launcher, which passes them on to the ranks. A run
@@ -62,7 +62,7 @@ class JobCommand(NamedTuple):
     command: list[str]
 
     def __str__(self) -> str:
-        """Return the variables and the command as one line for a shell."""
+        """Return the job's environment variables and command as one line for a shell."""
         variables = (f"{name}={shlex.quote(value)}" for name, value in self.variables.items())
         return " ".join([*variables, self.short()])
 
@@ -92,7 +92,8 @@ def job(
     Slurm allocation has tasks. ``bind`` is the value of GRSGD_BIND for the ranks; None keeps the value in the present
     environment. ``hosts`` are the hosts of the ranks. If ``hosts`` is empty, the launcher chooses the hosts.
 
-    Raises UsageError, ConfigError, and SetupError if a launcher has started several processes of this command.
+    Raises UsageError or ConfigError for wrong arguments, and SetupError if a launcher has started several processes of
+    this command.
     """
     check_alone("run")
     if ranks is None and not {"-n", "-np"}.isdisjoint(arguments):
@@ -123,10 +124,12 @@ def job(
         if library_of(command[0]) != "Open MPI":
             raise ConfigError(f"run: --spares {spares}: only with Open MPI's mpiexec, which can survive deaths")
         command[1:1] = ["--with-ft", "ulfm", "-x", f"{SPARES}={spares}"]
-    if bind is not None and library_of(command[0]) == "Open MPI":  # Open MPI passes on only -x variables
+    # Open MPI passes on only variables that an option -x names
+    if bind is not None and library_of(command[0]) == "Open MPI":
         command[1:1] = ["-x", f"{BIND}={bind}"]
     if not trains and sys.stderr.isatty() and AT_ONCE in version_of(command[0]):
-        command[1:1] = ["--output", ":raw"]  # pass on incomplete lines, such as progress bars
+        # with this option mpiexec passes on incomplete lines, such as progress bars
+        command[1:1] = ["--output", ":raw"]
     if "OMPI_MCA_btl" in variables and not trains:
         variables |= ALONE
     missing = {name: value for name, value in variables.items() if name not in os.environ}
@@ -145,8 +148,8 @@ def placing(launcher: str, hosts: Sequence[Host]) -> list[str]:
 
 
 def is_python(target: str) -> bool:
-    """Return whether ``target`` names the Python interpreter, for example ``python3``, so that arguments of Python
-    follow."""
+    """Return whether ``target`` names the Python interpreter, for example ``python3``. Arguments after the name of the
+    interpreter are arguments of Python."""
     return re.fullmatch(r"python3?(\.\d+)?", Path(target).name) is not None and not target.endswith(".py")
 
 
@@ -205,13 +208,14 @@ def start_command(launcher: str, ranks: int) -> tuple[dict[str, str], list[str]]
     if is_allocated:  # Slurm's allocation decides the hosts of the ranks, and the ranks bind themselves
         for name in ("PRTE_MCA_rmaps_default_mapping_policy", "OMPI_MCA_rmaps_base_oversubscribe"):
             variables.pop(name)
-        variables.pop("OMPI_MCA_mpi_yield_when_idle")  # in an allocation no other program needs the cores
+        # idle ranks need not yield, because in an allocation no other program needs the cores
+        variables.pop("OMPI_MCA_mpi_yield_when_idle")
         variables |= {"PRTE_MCA_hwloc_default_binding_policy": "none", "OMPI_MCA_hwloc_base_binding_policy": "none"}
     return variables, command
 
 
 def mpiexec_if_any() -> str | None:
-    """Return the path of the ``mpiexec`` that would be used; None if no ``mpiexec`` is found."""
+    """Return the path of the ``mpiexec`` that `grsgd run` would use; None if no ``mpiexec`` is found."""
     try:
         return find_mpiexec()
     except ConfigError:
@@ -252,10 +256,10 @@ def srun_starts() -> bool:
 def run(job: JobCommand, gently: bool, hearing: Hearing | None = None) -> int:
     """Run ``job``, and return its exit code, or 128 plus the number of the signal that killed its launcher.
 
-    If a signal to this process has asked for the end of the job, an exit code other than 0 and 75 becomes 130. Exit
-    code 75 says that the job took a checkpoint.
+    If a signal to this process has asked for the end of the job, 130 is returned in place of any exit code other than 0
+    and 75. Exit code 75 says that the job took a checkpoint.
 
-    ``hearing`` watches over the hosts of the job. The job is ended when a host is lost.
+    ``hearing`` notices if a host of the job is lost. If a host is lost, the job is ended.
 
     Use ``gently`` for a job that trains, so that the job can save its measurements after Ctrl-C or another signal. With
     ``gently`` the launcher does not get the terminal's signals and input. Without ``gently`` the job behaves as if its
@@ -288,7 +292,7 @@ def run(job: JobCommand, gently: bool, hearing: Hearing | None = None) -> int:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     code = process.returncode if process.returncode >= 0 else 128 - process.returncode
     if hearing is not None and hearing.lost:
-        code = code or 1  # after a loss Open MPI's launcher may return 0
+        code = code or 1  # Open MPI's launcher may return 0 although a host was lost
     if ended and gently and process.returncode in KILLED_BY_IT:
         tell("interrupted before training began: there is no run file")
     return EXIT_CODE if ended and code not in (0, CHECKPOINTED) else code
@@ -314,7 +318,8 @@ def attend(
         info = signal.sigtimedwait(watched, min(left, LOOK_SECONDS))
         number = None if info is None else info.si_signo
         is_overdue = deadline is not None and time.monotonic() >= deadline
-        asks = number in ENDING or (number == GENTLE and gently and not ending)  # scripts may go on after GENTLE
+        # after the signal GENTLE a script may go on, so GENTLE asks only a training to end
+        asks = number in ENDING or (number == GENTLE and gently and not ending)
         if asks and hearing is not None:
             hearing.asked = number
         if number == signal.SIGTSTP:
@@ -341,7 +346,7 @@ def end(process: subprocess.Popen, number: int, attempt: int, gently: bool, is_f
         process.kill()  # killing the launcher also ends the ranks
         return KILLING_SECONDS
     if not gently:
-        if not is_from_terminal:  # else the terminal has sent the signal to the launcher, too
+        if not is_from_terminal:  # a signal from the terminal has reached the launcher, too
             process.send_signal(number)
         return ENDING_SECONDS
     if attempt == 2:

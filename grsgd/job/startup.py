@@ -15,7 +15,8 @@ class StartUp:
     """Real time and processor time of each phase of the start-up, in seconds. ``shown`` says whether `tell` prints
     these times.
 
-    Each phase of the start-up begins when the previous phase ends. The first phase begins with the process.
+    Each phase of the start-up begins when the previous phase ends. The first phase of the start-up begins with the
+    process.
     """
 
     def __init__(self, shown: bool = False):
@@ -43,8 +44,8 @@ class StartUp:
 
 
 def line(ranks: list[dict[str, tuple[float, float]]]) -> str:
-    """Return a line with the times of the phases of the rank that has used most processor time. ``ranks`` has the
-    phases of each rank."""
+    """Return a line with the times of the phases of the rank that has used most processor time. ``ranks`` has one
+    dictionary per rank, with the times of the rank's phases."""
     processors = [sum(processor for _, processor in phases.values()) for phases in ranks]
     busiest = max(range(len(ranks)), key=processors.__getitem__)
     phases = ranks[busiest]
@@ -54,8 +55,8 @@ def line(ranks: list[dict[str, tuple[float, float]]]) -> str:
 
 
 def age() -> float:
-    """Return the seconds since this process began. If the system does not give the time of the start, return the
-    process's processor time, which is shorter."""
+    """Return the seconds since this process began. If the system does not give the start time of the process, return
+    the process's processor time, which is shorter."""
     try:
         ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
         return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
@@ -65,9 +66,10 @@ def age() -> float:
 
 @contextmanager
 def importing():
-    """Import torch in the block, without garbage collection. With garbage collection Python would search the imported
-    modules again and again, which takes a fifth of the import's time. Modules are never garbage. Objects that the block
-    creates are never searched later. No objects are searched at the end of the process, either, to save time."""
+    """Run the block, which imports torch, without garbage collection. With garbage collection Python would search the
+    imported modules again and again, which takes a fifth of the import's time. Modules are never garbage. Objects that
+    the block creates are never searched for garbage later. At the end of the process no objects are searched for
+    garbage, either, to save time."""
     # garbage collection stays on if torch was imported earlier, because objects other than modules may exist
     if "torch" in sys.modules:
         yield

@@ -27,7 +27,7 @@ from grsgd.training.record import RankMeasurements
 from grsgd.training.trainer import Trainer
 
 LATER_LOOK_SECONDS = 0.05
-"""Seconds between two checks for deaths by a spare process, if another spare is the next to take a rank."""
+"""Seconds between two checks of a spare process for deaths, while another spare is the next to take a rank."""
 
 
 class RankEnd(NamedTuple):
@@ -71,21 +71,22 @@ def while_training(job: Prepared, reason: str):
 
 
 def take_checkpoint(job: Prepared, takes_none: Callable[[], None]):
-    """Ask all ranks to take a checkpoint after a signal, and go on. ``takes_none()`` is called if no checkpoint can be
-    taken."""
+    """Ask all ranks to take a checkpoint after a signal, and to go on with the training. ``takes_none()`` is called if
+    no checkpoint can be taken."""
     trainer = job.rescue.trainer
     if trainer is None or not trainer.recovery.asks_for_checkpoint(GO_ON):
         takes_none()
 
 
 def stand_by(job: Prepared) -> Trainer | None:
-    """Wait, on a spare process, until the process must take the rank of a dead process. Return the trainer of this
-    rank, or None if all ranks have ended."""
+    """Wait, on a spare process, until the process must take the rank of a dead process. Return the trainer of the dead
+    process's rank, or None if all ranks have ended."""
     survival = job.survival
     membership, config = survival.membership, survival.config
     began, number = time.monotonic(), membership.process - membership.size
     away = comes_back(config.faults, membership.size, config.seed, number)
-    while not membership.is_called():  # this loop uses less of a core, on which ranks train, than a schedule would
+    # this loop takes less time of a core on which a rank trains than a schedule would take
+    while not membership.is_called():
         membership.is_there = time.monotonic() - began >= away
         if survival.silence:
             survival.silence.look()
@@ -163,11 +164,13 @@ def conclude(job: Prepared, part: RankEnd | None, models):
 
 
 def attempt(job: Prepared, part: RankEnd | None, models, known: dict[int, RankEnd], living, made: list):
-    """Evaluate and save the run, with all processes of ``living``. The function appends new communicators to ``made``.
+    """Evaluate and save the run, with all processes of ``living``. The function appends each communicator that it
+    creates to ``made``.
 
-    ``known`` has the results of training that this process knows, by rank, including results from earlier attempts. A
-    rank whose process dies during the evaluation still counts as having trained to the end. Returns the end of the run,
-    and an error message about files or None. Returns (None, None) on a process that has not trained.
+    ``known`` is a dictionary from rank to the rank's result of training, for all results that this process knows.
+    Results from earlier calls of this function are included. A rank whose process dies during the evaluation still
+    counts as having trained to the end. Returns the `RunEnd`, and an error message about files that could not be
+    written, or None. Returns (None, None) on a process that has not trained.
     """
     if not any(living.allgather(part is not None)):
         if living.rank == 0:
@@ -194,7 +197,7 @@ def attempt(job: Prepared, part: RankEnd | None, models, known: dict[int, RankEn
 
 
 def records_of(known: dict[int, RankEnd], left: set[int], ranks: int, trainer: Trainer) -> list[RankMeasurements]:
-    """Return the measurements of all ranks. Each rank outside of ``left``, whose process has died, gets a warning."""
+    """Return the measurements of all ranks. A rank outside of ``left``, whose process has died, gets a warning."""
     config, labels = trainer.config, trainer.data.train.labels
     died = {rank for each in known.values() for rank, *_ in each.deaths}
     records, lost = [], sorted(set(range(ranks)) - left)

@@ -14,9 +14,9 @@ class Terminal:
     """Terminal with one line, the progress line, that is replaced again and again.
 
     Most launchers pass on the output of their ranks only in whole lines. So the progress line is written to the
-    launcher's own stderr, if this is a terminal of this host. Without a launcher the progress line is written to this
-    process's stderr. No method raises an error, waits, or stops this process, because a terminal may be closed, held by
-    Ctrl-S, or used by another job.
+    launcher's own stderr, if this stderr is a terminal of this host. Without a launcher the progress line is written to
+    this process's stderr. No method raises an error, waits, or stops this process, because a terminal may be closed,
+    held by Ctrl-S, or used by another job.
     """
 
     def __init__(self, file: int, process: int):
@@ -36,7 +36,7 @@ class Terminal:
         process = launcher or os.getpid()
         try:
             file = os.open(f"/proc/{process}/fd/2", os.O_WRONLY | os.O_NOCTTY | os.O_NONBLOCK)
-        except OSError:  # /proc is missing, the process is another user's, or its stderr is a socket
+        except OSError:  # opening fails if /proc is missing, the process is another user's, or its stderr is a socket
             return None
         if os.isatty(file):
             return cls(file, process)
@@ -47,16 +47,17 @@ class Terminal:
         """Return whether the job is in the foreground of its terminal. A job in the background (``&``) must not write
         into the text that the user types."""
         process, foreground = self.process, -1
-        while foreground == -1 and process > 1:  # -1: the process has no terminal; its parent `grsgd run` may have one
+        # -1 means that the process has no terminal, but its parent `grsgd run` may have one
+        while foreground == -1 and process > 1:
             try:
                 stat = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
             except OSError:
                 return False
             process, group, foreground = int(stat[1]), int(stat[2]), int(stat[5])
-        return foreground in (group, -1)  # -1: the terminal has no job control
+        return foreground in (group, -1)  # -1 means that the terminal has no job control
 
     def stops_background(self) -> bool:
-        """Return whether the terminal stops a process in the background that writes (``stty tostop``)."""
+        """Return whether the terminal stops a background process that writes to the terminal (``stty tostop``)."""
         with suppress(OSError, termios.error):
             return bool(termios.tcgetattr(self.file)[3] & termios.TOSTOP)
         return False
@@ -66,7 +67,7 @@ class Terminal:
         columns = 0
         with suppress(OSError):
             columns = os.get_terminal_size(self.file).columns
-        return (columns or 80) - 1  # some terminals begin a new line after the last column
+        return (columns or 80) - 1  # minus 1, because some terminals begin a new line after the last column
 
     def show(self, line: str):
         """Replace the progress line by ``line``, cut to the width of the terminal."""
@@ -101,7 +102,7 @@ class Terminal:
         masked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
         try:
             os.write(self.file, text.encode(errors="replace"))
-        except OSError:  # the terminal is closed, or held by Ctrl-S
+        except OSError:  # writing failed, because the terminal is closed, or held by Ctrl-S
             pass
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, masked)

@@ -18,8 +18,8 @@ from grsgd.runs.run_file import check_writable
 from grsgd.runs.timeline import FinishedTimeline, Timeline, limit_of, write
 
 SHORTEST = 1e-6
-"""Duration in seconds below which waits and computations are left out of the timeline, because a schedule always takes
-some time between two yields."""
+"""Duration in seconds below which waits and computations are left out of the timeline. Even without a wait, a schedule
+(a generator) takes some time between two yields."""
 CLOCK = "wall: ranks of one host have one clock, and clocks of different hosts were set to 0 by a barrier"
 
 
@@ -58,8 +58,8 @@ class TimelineFile:
             self.write(kept)
 
     def write(self, kept: Iterable[FinishedTimeline]):
-        """Write the timelines of the ranks to the file. Print a line on stderr for each missing part, or for a failed
-        write."""
+        """Write the timelines of the ranks to the file. Print a line on stderr if spans (activities) are missing, or if
+        the file cannot be written."""
         try:
             lines = write(self.path, kept, CLOCK)
         except RunFileError as error:
@@ -84,7 +84,7 @@ class TimelineFile:
                     if mpi.iprobe(rank, tags.RESCUED_TIMELINE):
                         kept.append(mpi.recv(source=rank, tag=tags.RESCUED_TIMELINE))
                         waiting.discard(rank)
-                except RuntimeError:  # the rank has died
+                except RuntimeError:  # receiving failed, because the rank has died
                     waiting.discard(rank)
             time.sleep(1e-3)
         self.write(sorted(kept, key=lambda one: one.rank))
@@ -98,7 +98,7 @@ message has arrived."""
 def is_sent(sending) -> bool:
     try:
         return bool(sending.Test())
-    except RuntimeError:  # the receiver has died
+    except RuntimeError:  # sending failed, because the receiver has died
         return True
 
 

@@ -9,8 +9,8 @@ class ToldDeaths:
     """Printer of lines about the ranks of a `Membership` whose processes die, and about the spares that take these
     ranks.
 
-    Only the lowest living process of the job prints these lines. If the lowest living process dies together with other
-    processes, a line may be missing.
+    Only the living process with the lowest number prints these lines. If the living process with the lowest number dies
+    together with other processes, a line may be missing.
     """
 
     def __init__(self, membership: Membership):

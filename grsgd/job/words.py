@@ -2,9 +2,9 @@
 exit code does not always show whether the run is complete.
 
 With ``--with-ft ulfm`` Open MPI's launcher returns 0 after a job whose processes were killed, or whose host has died.
-So `grsgd run` and `grsgd testbed` give the ranks a folder for word files. Each rank writes a word file, named by a
-fixed word and the rank, into this folder when it begins and when it ends. The rank that saves a run writes another word
-file when the run file is complete.
+So `grsgd run` and `grsgd testbed` give the ranks a folder for word files. Each rank writes a word file into this folder
+when the rank begins and when the rank ends. The name of a word file is a fixed word and the rank's number. The rank
+that saves a run writes another word file when the run file is complete.
 """
 
 import atexit
@@ -29,13 +29,13 @@ BEGUN, GONE_ON, ENDED, WHOLE = "begun", "gone-on", "ended", "whole"
 
 def leave(word: str, text: str = "", process: int | None = None):
     """Write the word file ``word`` of this rank, if the process that has started the job has made a folder for word
-    files.
+    files; else do nothing.
 
     ``process`` is the rank of a dead process, if this process writes the word file in place of the dead process.
     """
     folder = os.environ.get(WORDS)
     if folder:
-        with suppress(OSError):  # the folder may be missing on this host
+        with suppress(OSError):  # writing fails on a host without the folder for word files
             Path(folder, f"{word}-{rank() or 0 if process is None else process}").write_text(text)
 
 
@@ -51,7 +51,8 @@ def of_script():
     """Call `begin` for the script of this rank, and `script_has_ended` when the script ends."""
     begin()
     process = os.getpid()
-    exit_code.note_every_exit() if fault_tolerant() else exit_code.note()  # without ULFM launchers pass exit codes on
+    # without ULFM, launchers themselves return the exit codes of scripts
+    exit_code.note_every_exit() if fault_tolerant() else exit_code.note()
     atexit.register(lambda: script_has_ended() if os.getpid() == process else None)
 
 
@@ -88,7 +89,7 @@ class Words:
         return "no rank has said that the run file is whole" + (f": {self.out}" if self.out else "")
 
     def is_without_grsgd(self) -> bool:
-        """Return whether no rank has written a word, so that no script of the job has called grsgd."""
+        """Return whether no rank has written a word file, so that no script of the job has called grsgd."""
         return not any(self.folder.iterdir())
 
     def _failed(self) -> str | None:
@@ -102,8 +103,8 @@ class Words:
         return f"{ranks_in_words(list(failed))} {'has' if len(failed) == 1 else 'have'} ended with exit code {found}"
 
     def gone_on(self) -> str:
-        """Return the text of the lowest rank that has written where training went on after a restart; "" if no rank
-        has."""
+        """Return the text that tells where training went on after a restart, from the lowest rank that has written this
+        text; "" if no rank has."""
         ranks = self.ranks(GONE_ON)
         return (self.folder / f"{GONE_ON}-{ranks[0]}").read_text() if ranks else ""
 

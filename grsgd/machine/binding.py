@@ -1,7 +1,7 @@
-"""Division of a host's cores among the ranks on the host, and the binding of each rank to its cores.
+"""Division of a host's cores among the ranks on the host, and binding of each rank to its cores.
 
-Ranks of a host that may run on exactly the same cores divide these cores among themselves. If a launcher has given each
-rank its own cores, no cores are divided.
+If several ranks of a host may run on exactly the same cores, they divide these cores among themselves. If a launcher
+has given each rank its own cores, the ranks keep these cores.
 """
 
 import os
@@ -12,27 +12,29 @@ from grsgd.errors import ConfigError
 from grsgd.machine.cores import allowed_cores, cores_in_words, numa_nodes, with_siblings
 
 BIND = "GRSGD_BIND"
-"""Environment variable that says whether ranks bind themselves to cores. The allowed values of `BIND` are `WAYS`."""
+"""Environment variable that says whether ranks bind themselves to cores. The allowed values of the environment variable
+are `WAYS`."""
 AUTO, ON, OFF = WAYS = ("auto", "on", "off")
-"""``auto``: ranks bind themselves only in a Slurm allocation that owns all cores on which its ranks may run, because
-other programs may need cores outside of an allocation. ``on``: ranks always bind themselves, if there is a core for
-each rank. ``off``: ranks never bind themselves."""
+"""``auto``: ranks bind themselves only in a Slurm allocation that owns all cores on which its ranks may run. Cores
+outside of an allocation may be needed by other programs. ``on``: ranks always bind themselves, if the host has at least
+one core for each rank. ``off``: ranks never bind themselves."""
 PROGRESS_CORES = 4
-"""Least number of cores of a rank with which one core is left to the thread that sends and receives messages. With
-fewer cores the lost share of computing power would be larger than the share of time that the message thread needs."""
+"""Least number of cores of a rank at which one core is left to the thread that sends and receives messages. With fewer
+than `PROGRESS_CORES` cores, a whole core would be a larger share of the computing power than the thread for messages
+needs."""
 
 
 class Sharing(NamedTuple):
-    """Cores of one rank, and the reason why the rank has these cores."""
+    """Cores on which one rank runs, and the reason why the rank runs on these cores."""
 
     cores: frozenset[int]
-    """Cores on which the rank is to run."""
+    """Numbers of the cores on which the rank runs."""
     reason: str
-    """Way in which the rank got its cores, as text for the run file."""
+    """Text for the run file that says how the rank got its cores."""
 
     @property
     def is_new(self) -> bool:
-        """Return whether the rank must still be bound to ``cores``."""
+        """Return whether the rank is not yet bound to ``cores`` and must bind itself."""
         return self.reason == SHARED
 
 
@@ -44,8 +46,8 @@ TOO_MANY = "not bound, the allocation has fewer cores than its ranks may use"
 
 
 def way(environment: Mapping[str, str] = os.environ) -> str:
-    """Return the value of GRSGD_BIND in ``environment``, or ``auto`` if GRSGD_BIND is not set. Raises ConfigError for a
-    value that is not one of `WAYS`."""
+    """Return the value of GRSGD_BIND in ``environment``, or ``auto`` if GRSGD_BIND is not set. Raises ConfigError if
+    the value of GRSGD_BIND is not one of `WAYS`."""
     value = environment.get(BIND) or AUTO
     if value not in WAYS:
         raise ConfigError(f"{BIND} = {value}: must be one of {', '.join(WAYS)}")
@@ -59,7 +61,7 @@ def sharing(
     environment: Mapping[str, str] = os.environ,
     system: Mapping[int, frozenset[int]] | None = None,
 ) -> Sharing:
-    """Return the cores on which one rank of a host must run, with the reason.
+    """Return the cores on which one rank of a host must run, and the reason for these cores.
 
     Parameters
     ----------
@@ -91,8 +93,8 @@ def sharing(
 
 
 def why_not_here(allowed: Sequence[frozenset[int]], environment: Mapping[str, str]) -> str:
-    """Return the reason why ranks with GRSGD_BIND = auto do not bind themselves on this host, or "" if they bind
-    themselves."""
+    """Return the reason why ranks with GRSGD_BIND = auto do not bind themselves on this host, or an empty string if
+    they bind themselves."""
     if "SLURM_JOB_ID" not in environment:
         return NO_ALLOCATION
     count = environment.get("SLURM_CPUS_ON_NODE", "")
@@ -103,13 +105,14 @@ def why_not_here(allowed: Sequence[frozenset[int]], environment: Mapping[str, st
 def shares(
     cores: frozenset[int], nodes: Sequence[int], system: Mapping[int, frozenset[int]]
 ) -> list[frozenset[int]] | None:
-    """Return the same number of ``cores`` for each rank, as one set per rank. Return None if there are more ranks than
-    cores.
+    """Divide ``cores`` among ranks, and return one set of cores per rank, each with the same number of cores. Return
+    None if there are more ranks than cores.
 
-    ``nodes`` has the preferred NUMA node of each rank, or -1. If each preferred node has a core for each rank that
-    prefers the node, each rank gets cores of its preferred node. If some preferred node has too few cores, all cores
-    are divided among all ranks, if possible so that no rank has cores of two nodes. If there is a physical core per
-    rank, all hardware threads of one physical core belong to the same rank.
+    ``nodes`` has the preferred NUMA node of each rank, or -1 for a rank without a preference. If each preferred NUMA
+    node has enough cores for the ranks that prefer it, each rank gets cores of its preferred node. If some preferred
+    NUMA node has too few cores, all cores are divided among all ranks, if possible so that no rank has cores of two
+    nodes. If there are at least as many physical cores as ranks, all hardware threads of one physical core belong to
+    the same rank.
     """
     units = physical(cores)
     if len(units) < len(nodes):
@@ -119,7 +122,7 @@ def shares(
     of_node = by_node(units, system)
     have_room = all(nodes.count(node) <= len(of_node.get(node, ())) for node in nodes)
     places = list(nodes) if have_room else fitting(of_node, len(nodes))
-    if not places:  # some rank must have cores of two nodes
+    if not places:  # some rank must have cores of two NUMA nodes
         of_node, places = {0: [unit for there in of_node.values() for unit in there]}, [0] * len(nodes)
     size = min(len(of_node[node]) // places.count(node) for node in set(places))
     taken = dict.fromkeys(of_node, 0)
@@ -138,8 +141,8 @@ def physical(cores: Collection[int]) -> list[frozenset[int]]:
 
 
 def by_node(units: Sequence[frozenset[int]], system: Mapping[int, frozenset[int]]) -> dict[int, list[frozenset[int]]]:
-    """Return the ``units`` (sets of hardware threads) by their NUMA node. Units that belong to no known node are listed
-    under node -1."""
+    """Return the ``units`` (sets of hardware threads), grouped by NUMA node. Units that belong to no known NUMA node
+    are listed under the number -1."""
     found: dict[int, list[frozenset[int]]] = {}
     for unit in units:
         node = next((node for node, cores in system.items() if unit & cores), -1)
@@ -148,16 +151,18 @@ def by_node(units: Sequence[frozenset[int]], system: Mapping[int, frozenset[int]
 
 
 def fitting(of_node: Mapping[int, Sequence[frozenset[int]]], ranks: int) -> list[int]:
-    """Return a NUMA node for each of ``ranks`` ranks, so that all ranks get equally many cores and no rank gets cores
-    of two nodes. Return an empty list if cores cannot be divided in this way."""
+    """Return one NUMA node for each of ``ranks`` ranks, so that all ranks get equally many cores and no rank gets cores
+    of two nodes. Return an empty list if no division of the cores gives all ranks equally many cores of one node
+    each."""
     size = sum(map(len, of_node.values())) // ranks
     slots = [node for node, units in of_node.items() for _ in range(len(units) // size)]
     return slots[:ranks] if len(slots) >= ranks else []
 
 
 def bind(share: Sharing) -> Sharing:
-    """Bind this thread, and the threads that this thread starts later, to the cores in ``share``. Return the cores on
-    which this thread may run after the binding. If the system refuses the binding, the cores stay unchanged."""
+    """Bind the calling thread, and the threads that it starts later, to the cores in ``share``. Return the cores on
+    which the calling thread may run after the binding. If the operating system refuses the binding, the thread's cores
+    stay unchanged."""
     if not share.is_new:
         return share
     try:
@@ -177,6 +182,6 @@ def describe(share: Sharing, system: Mapping[int, frozenset[int]] | None = None)
 
 
 def computing_threads(cores: int) -> int:
-    """Return the number of threads that compute in a rank with ``cores`` cores. If ``cores`` is at least
-    `PROGRESS_CORES`, one core is left to the thread that sends and receives messages."""
+    """Return how many threads compute on a rank that has ``cores`` cores. If ``cores`` is at least `PROGRESS_CORES`,
+    one core is left to the thread that sends and receives messages."""
     return cores - 1 if cores >= PROGRESS_CORES else max(cores, 1)

@@ -1,4 +1,4 @@
-"""Cores and NUMA nodes of this machine, with the numbers that Linux gives them."""
+"""Cores and NUMA nodes of the machine on which this process runs, with the numbers that Linux gives them."""
 
 import os
 import platform
@@ -8,7 +8,7 @@ SYSTEM = Path("/sys/devices/system")
 
 
 def allowed_cores() -> frozenset[int]:
-    """Return the cores on which this thread may run."""
+    """Return the cores on which the calling thread may run."""
     if hasattr(os, "sched_getaffinity"):
         return frozenset(os.sched_getaffinity(0))
     return frozenset(range(os.cpu_count() or 1))
@@ -45,7 +45,8 @@ def with_siblings(core: int, folder: Path = SYSTEM / "cpu") -> frozenset[int]:
 
 
 def cores_in(text: str) -> frozenset[int]:
-    """Return the cores that a text such as "0-3,8" lists. Raises ValueError if ``text`` is no such list."""
+    """Return the set of cores that ``text``, such as "0-3,8", lists. Raises ValueError if ``text`` is not a list of
+    cores."""
     cores: set[int] = set()
     for part in text.strip().split(","):
         if part:

@@ -1,5 +1,5 @@
-"""Checks for GTL, the library with which Cray MPICH reads and writes GPU memory. Cray MPICH aborts a job that asks for
-messages in GPU memory but has no GTL."""
+"""Checks for GTL, the library with which Cray MPICH reads and writes GPU memory. If a job asks for messages in GPU
+memory but GTL is missing, Cray MPICH aborts the job."""
 
 import os
 import re
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 GTL = re.compile(r"libmpi_gtl_\w+\.so")
-"""Pattern of the beginnings of the names of GTL's files."""
+"""Regular expression for the beginning of the names of GTL's files."""
 WANTED = "MPICH_GPU_SUPPORT_ENABLED"
 """Environment variable that asks Cray MPICH for messages in GPU memory."""
 FAULT = f"{WANTED}=1, but GTL is not linked, so Cray MPICH would abort the job"
@@ -18,7 +18,7 @@ REMEDY = (
 
 
 def is_cray(library: str) -> bool:
-    """Return whether ``library``, the name that an MPI library gives itself, is of Cray MPICH."""
+    """Return whether ``library``, the name that an MPI library reports for itself, is a name of Cray MPICH."""
     return "CRAY MPICH" in library
 
 
@@ -37,10 +37,10 @@ def loaded(pattern: re.Pattern = GTL, maps: Path = Path("/proc/self/maps")) -> t
 
 
 def abort_reason(library: str, environment: Mapping[str, str] = os.environ, files: tuple[str, ...] | None = None):
-    """Return the reason why MPI_Init of Cray MPICH would abort the job, with the remedy. Return None if MPI_Init would
-    not abort the job.
+    """Return a text with the reason why MPI_Init of Cray MPICH would abort the job, and with the remedy. Return None if
+    MPI_Init of Cray MPICH would not abort the job.
 
-    ``files`` are the loaded files of GTL, by default the files of GTL that are loaded in this process.
+    ``files`` are the paths of GTL's files that are loaded; by default they are looked up in this process.
     """
     if not is_cray(library) or not wants_gpu(environment) or (loaded() if files is None else files):
         return None
@@ -48,8 +48,8 @@ def abort_reason(library: str, environment: Mapping[str, str] = os.environ, file
 
 
 def without_gpu_memory(library: str, environment: Mapping[str, str] = os.environ) -> str | None:
-    """Return the reason why Cray MPICH, after its start, cannot send messages from GPU memory, with the remedy. Return
-    None if Cray MPICH can send such messages."""
+    """Return a text with the reason why Cray MPICH, after MPI_Init, cannot send messages from GPU memory, and with the
+    remedy. Return None if Cray MPICH can send messages from GPU memory."""
     if wants_gpu(environment):
         return None
     return f"{library}: {WANTED}=1 is not set, with which GTL must be linked, too: {REMEDY.partition(', or')[0]}"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 
 def address(properties, number: int) -> str:
-    """Return the address of a GPU on the PCI bus. If torch does not tell the address, return "GPU" and the GPU's
+    """Return the address of a GPU on the PCI bus. If torch does not know the address, return "GPU" and the GPU's
     ``number``.
 
     ``properties`` is the result of ``torch.cuda.get_device_properties`` for the GPU.
@@ -16,7 +16,8 @@ def address(properties, number: int) -> str:
 
 
 def numa_node(address: str, sys: Path = Path("/sys")) -> int:
-    """Return the NUMA node of the GPU with the PCI address ``address``, or -1 if the system does not tell the node."""
+    """Return the NUMA node of the GPU with the PCI address ``address``, or -1 if the operating system does not know the
+    node."""
     try:
         return int((sys / "bus/pci/devices" / address / "numa_node").read_text())
     except (OSError, ValueError):

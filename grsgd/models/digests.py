@@ -25,5 +25,5 @@ def bytes_of(tensor: torch.Tensor) -> np.ndarray:
     """Return the bytes of a dense tensor as a uint8 array. The array shares the tensor's memory if the tensor is
     contiguous and in host memory."""
     tensor = tensor.detach().cpu().contiguous()
-    # as_strided() is needed, because a dimension of length 1 may have any stride
+    # as_strided() is needed, because view() can fail for a dimension of length 1, which may have any stride
     return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8).numpy()

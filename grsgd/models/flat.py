@@ -52,33 +52,33 @@ class Flat:
         return cls(array, tensor.view(torch.bfloat16) if array.dtype == np.uint16 else tensor)
 
     def like(self) -> Flat:
-        """Return a new Flat of the same length, dtype and device, filled with zeros."""
+        """Return a new Flat with the length, dtype and device of this object, filled with zeros."""
         return Flat.zeros(self.tensor.numel(), self.tensor.dtype, self.tensor.device)
 
     def wide(self) -> Flat:
-        """Return a new Flat of zeros for sums and means of Flats like this object. The new Flat has float32 if this
-        object has bfloat16, so that a result is rounded to 16 bits only once. For any other dtype of this object, the
-        new Flat has the same dtype."""
+        """Return a new Flat of zeros, in which Flats like this object can be added up or averaged. If this object has
+        bfloat16, the new Flat has float32, so that a sum or mean is rounded to 16 bits only once. If this object has
+        any other dtype, the new Flat has the same dtype."""
         dtype = torch.float32 if self.tensor.dtype is torch.bfloat16 else self.tensor.dtype
         return Flat.zeros(self.tensor.numel(), dtype, self.tensor.device)
 
 
 def host_array(tensor: torch.Tensor) -> np.ndarray:
-    """Return the memory of a tensor on the CPU as a NumPy array. A tensor of bfloat16, a dtype that NumPy lacks,
-    becomes an array of its bits, uint16."""
+    """Return a NumPy array that shares the memory of ``tensor``, which must be on the CPU. For a tensor of bfloat16, a
+    dtype that NumPy lacks, the array has the numbers' bits as uint16."""
     return (tensor.view(torch.uint16) if tensor.dtype is torch.bfloat16 else tensor).numpy()
 
 
 def host_tensor(array: np.ndarray) -> torch.Tensor:
-    """Return the memory of a NumPy array as a tensor; the inverse of `host_array`. An array of uint16 becomes a tensor
-    of bfloat16."""
+    """Return a tensor that shares the memory of a NumPy array; the inverse of `host_array`. For an array of uint16, the
+    result is a tensor of bfloat16."""
     tensor = torch.from_numpy(array)
     return tensor.view(torch.bfloat16) if array.dtype == np.uint16 else tensor
 
 
 def octets_of(tensor: torch.Tensor):
-    """Return the memory of a contiguous, non-empty tensor as an array of uint8. The result is a NumPy array on the CPU,
-    and a CuPy array on a GPU."""
+    """Return the memory of a contiguous, non-empty tensor as an array of bytes (uint8). The result is a NumPy array on
+    the CPU, and a CuPy array on a GPU."""
     octets = tensor.detach().view(-1).view(torch.uint8)
     if tensor.is_cuda:
         import cupy
@@ -89,7 +89,7 @@ def octets_of(tensor: torch.Tensor):
 
 def aligned_zeros(size: int, dtype: str) -> np.ndarray:
     """Return an array of zeros whose memory begins at a cache line, like the memory of torch's tensors. NumPy's own
-    arrays may begin within a cache line, so that the processor loads vectors which extend over two cache lines."""
+    arrays may begin within a cache line, so that the processor must load vectors that extend over two cache lines."""
     nbytes = size * np.dtype(dtype).itemsize
     memory = np.zeros(nbytes + LINE_BYTES, np.uint8)
     begin = -memory.__array_interface__["data"][0] % LINE_BYTES

@@ -16,8 +16,8 @@ IMAGENET = (3, 224, 224), 1000
 
 
 def _dense(widths: Sequence[int], activation: type[nn.Module]) -> nn.Sequential:
-    """Return linear layers for flattened images. ``widths`` has the numbers of values before the first layer and after
-    each layer. A layer of the class ``activation`` is between two linear layers."""
+    """Return linear layers for flattened images. ``widths`` has the number of inputs of the first layer, and the number
+    of outputs of each layer. An activation of the class ``activation`` is between two linear layers."""
     layers: list[nn.Module] = [nn.Flatten()]
     for inputs, outputs in zip(widths, widths[1:], strict=False):
         layers += [nn.Linear(inputs, outputs), activation()]
@@ -26,13 +26,13 @@ def _dense(widths: Sequence[int], activation: type[nn.Module]) -> nn.Sequential:
 
 @model("dnn", source="CSSGD's public code, Parallel-SGD")
 def dnn(shape, classes, output: str = "linear"):
-    """Linear layers d-d-396-192-128-classes with tanh, where d is the number of values of an image. CSSGD's public
-    code has the ``output`` "sigmoid"; the default of this package is "linear".
+    """Linear layers d-d-396-192-128-classes with tanh, where d is the number of values of an image. The public code of
+    CSSGD has a sigmoid after the last layer (``output`` "sigmoid"); the default of this package is "linear".
 
-    Sigmoid outputs are in 0..1. With these outputs, the cross-entropy of ten classes cannot fall below 1.46, and
-    training is slow. In one run each on mnist-5k (20 epochs, batch size 64, learning rate 0.05), the test accuracy was
-    0.73 with sigmoid output, and 0.92 with linear output. With momentum 0.9, the test accuracy was 0.94 with either
-    output.
+    The outputs of a sigmoid are between 0 and 1. With sigmoid outputs, the cross-entropy of ten classes cannot fall
+    below 1.46, and training is slow. In one run each on mnist-5k (20 epochs, batch size 64, learning rate 0.05), the
+    test accuracy was 0.73 with sigmoid output, and 0.92 with linear output. With momentum 0.9, the test accuracy on
+    mnist-5k was 0.94 with either output.
     """
     d = math.prod(shape)
     if d > 12_288:
@@ -55,8 +55,8 @@ def mlp(shape, classes, hidden: Sequence[int] = (256, 128)):
 
 
 class ChannelsLast(nn.Sequential):
-    """Sequence of layers whose input images are converted to torch's memory format channels_last. With this format, the
-    two convolutions of `cnn` on a CPU are 2.4 times as fast in testing, and 1.2 times as fast in training."""
+    """Sequence of layers whose input images are converted to torch's memory format channels_last. With channels_last,
+    the two convolutions of `cnn` on a CPU are 2.4 times as fast in testing, and 1.2 times as fast in training."""
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x.contiguous(memory_format=torch.channels_last))
@@ -66,8 +66,8 @@ class ChannelsLast(nn.Sequential):
 def cnn(shape, classes):
     """Two convolutions and two linear layers with ReLU.
 
-    ReLU follows the pooling, after which only a quarter of the values is left. The result is the same as with ReLU
-    before the pooling.
+    ReLU comes after the max pooling, when only a quarter of the values is left. The result is the same as with ReLU
+    before the max pooling.
     """
     channels, height, width = shape
     return ChannelsLast(
@@ -101,8 +101,8 @@ def conv_shortcut(inputs: int, outputs: int, stride: int) -> nn.Module:
 
 
 class Residual(nn.Module):
-    """Residual block: convolutions, each with batch normalisation, and ReLU between them. The block adds the shortcut,
-    and applies ReLU to the sum."""
+    """Residual block: convolutions, each with batch normalisation, and ReLU between them. The block adds the shortcut
+    to the output of the last convolution, and applies ReLU to the sum."""
 
     def __init__(self, convolutions: Sequence[nn.Conv2d], shortcut: nn.Module):
         super().__init__()
@@ -184,6 +184,6 @@ def resnet18(shape, classes):
 
 @model("resnet50", smallest=32, source="He et al. 2016, table 1", usual=IMAGENET)
 def resnet50(shape, classes):
-    """Residual network of four stages with 3, 4, 6 and 3 bottleneck blocks. The stride of a bottleneck is in its 3x3
-    convolution. Shortcuts are 1x1 convolutions, as in resnet18."""
+    """Residual network of four stages with 3, 4, 6 and 3 bottleneck blocks. In a bottleneck block with a stride, the
+    3x3 convolution has the stride. Shortcuts are 1x1 convolutions (option B of He et al., 2016), as in resnet18."""
     return _imagenet(shape, classes, bottleneck, (3, 4, 6, 3))

@@ -1,4 +1,5 @@
-"""Weighted sums and differences of models, computed in place. Each model's vector is read from memory only once."""
+"""Weighted sums and differences of models, computed in place. Each model's parameter vector is read from main memory
+only once per weighted sum or difference."""
 
 from __future__ import annotations
 
@@ -11,13 +12,14 @@ torch = LazyModule("torch")
 
 
 BLOCK = 1 << 18
-"""Number of elements of a model's vector that the CPU computes at a time. Blocks of this size of several models fit
-into a processor's last cache. The arithmetic of a block takes ten times as long as the Python code that starts it."""
+"""Number of elements of a model's vector that the CPU processes at a time. Blocks of this size of several models fit
+into a processor's last-level cache. The arithmetic on a block takes ten times as long as the Python code that starts
+the arithmetic."""
 
 
 def mix(x: torch.Tensor, weight: float, others: list[tuple[float, torch.Tensor]], out: torch.Tensor | None = None):
-    """Set ``out`` to ``weight * x`` plus the sum of ``weight_j * x_j`` over all pairs in ``others``. By default ``out``
-    is ``x``."""
+    """Set ``out`` to ``weight * x`` plus the sum of ``weight_j * x_j`` over all pairs in ``others``. If ``out`` is
+    None, the sum is stored in ``x``."""
     out = x if out is None else out
     if not x.numel() or (not others and weight == 1 and out is x):
         return
@@ -46,14 +48,14 @@ def add_difference(x: torch.Tensor, y: torch.Tensor, s: torch.Tensor, weight: fl
 
 
 def add_difference_of_buffers(x: torch.Tensor, y: torch.Tensor, s: torch.Tensor):
-    """Add ``y - s`` to the elements of ``x`` at which ``y`` and ``s`` differ. The other elements of ``x`` are not
-    changed, because ``y - s`` would be NaN if ``y`` and ``s`` are the same infinity."""
+    """Add ``y - s`` to the elements of ``x`` at which ``y`` and ``s`` differ. Elements of ``x`` at which ``y`` and
+    ``s`` are equal stay unchanged, because ``y - s`` would be NaN for two equal infinities."""
     x.copy_(torch.where(y == s, x, x + (y - s)))
 
 
 def follow(y: torch.Tensor, g: torch.Tensor, grad: torch.Tensor):
-    """Set ``y = y - g + grad``, then ``g = grad``, and at last ``grad = y``, in place. The three tensors have the same
-    shape."""
+    """Set ``y = y - g + grad``, then ``g = grad``, and at last ``grad = y``, in place. ``y``, ``g`` and ``grad`` have
+    the same shape."""
     is_alike = y.dtype == grad.dtype and y.dtype in (torch.float32, torch.float64) and grad.is_contiguous()
     if y.is_cpu and is_alike:
         _following()(*(tensor.detach().view(-1).numpy() for tensor in (y, g, grad)))
@@ -65,18 +67,18 @@ def follow(y: torch.Tensor, g: torch.Tensor, grad: torch.Tensor):
 
 
 def blocks(*tensors: torch.Tensor) -> Iterable[tuple[torch.Tensor, ...]]:
-    """Return tuples with a block of about `BLOCK` elements of each of ``tensors``, which have the same shape. Several
-    operations on a block find the block in the processor's cache. Tensors that are not on the CPU are returned as one
-    block."""
+    """Return one tuple for each block of about `BLOCK` elements. The tuple has the block's elements of each of
+    ``tensors``, which have the same shape. When several operations work on one block after another, the block stays in
+    the processor's cache. If the tensors are not on the CPU, the whole tensors are one block."""
     first = tensors[0]
-    if first.numel() <= BLOCK or not first.is_cpu:  # in simulated time tensors have no content
+    if first.numel() <= BLOCK or not first.is_cpu:  # simulations have tensors without content
         return [tensors]
     rows = max(1, BLOCK * len(first) // first.numel())
     return zip(*(tensor.split(rows) for tensor in tensors), strict=True)
 
 
 def _mix_rounded_once(x, weight, weights, tensors, out):
-    """Compute `mix` for models of bfloat16 in float32, and round the result once to bfloat16."""
+    """Compute `mix` for bfloat16 models in float32, and round the result to bfloat16 only once."""
     if x.is_meta:
         return
     for result, block, *parts in blocks(out, x, *tensors):
@@ -86,7 +88,7 @@ def _mix_rounded_once(x, weight, weights, tensors, out):
 
 
 def _add_difference_rounded_once(x, y, s, weight):
-    """Compute `add_difference` for models of bfloat16 in float32, and round the result once to bfloat16."""
+    """Compute `add_difference` for bfloat16 models in float32, and round the result to bfloat16 only once."""
     if x.is_meta:
         return
     for block, newer, older in blocks(x, y, s):

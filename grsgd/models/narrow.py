@@ -10,13 +10,15 @@ torch = LazyModule("torch")
 
 
 class NarrowParameters:
-    """Parameters that cannot be views of the flat array, because their dtype is narrower than the array's dtype.
+    """Trained parameters that cannot be views of the replica's flat array, because their dtype is narrower than the
+    array's dtype.
 
-    Each parameter is a rounded copy of some elements of the flat array. Algorithms change the array, so that they
-    compute means and differences in the wide dtype. The optimizer and the user's script change the parameters.
+    Each narrow parameter is a rounded copy of some elements of the flat array. Algorithms change the flat array, so
+    that they compute means and differences in the wide dtype. The optimizer and the user's script change the narrow
+    parameters.
 
     ``parts[i]`` has the elements of the flat array for ``parameters[i]``, as a tensor of the wide dtype with the
-    parameter's shape. Parameters of the wide dtype are views of the array, and this object ignores them.
+    parameter's shape. Parameters of the wide dtype are views of the flat array, and this object ignores them.
     """
 
     def __init__(self, parameters: list[torch.nn.Parameter], parts: list[torch.Tensor]):
@@ -32,8 +34,8 @@ class NarrowParameters:
         return bool(self._tensors)
 
     def settle(self):
-        """Apply the changes of the parameters since the last call of `settle` to the flat array. Then set each
-        parameter to the rounded values of its elements in the array."""
+        """Apply the changes of the narrow parameters since the last call of `settle` to the flat array. Afterwards, set
+        each narrow parameter to the rounded values of its elements in the flat array."""
         for number, (now, seen) in enumerate(self._bits):
             if not torch.equal(now, seen):
                 take_over(self._parts[number], self._tensors[number], self._seen[number])
@@ -43,19 +45,21 @@ class NarrowParameters:
 
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the memory of a tensor as integers, because integers are compared faster. The integers have 8 bytes, or
-    the size of the tensor's numbers if 8 bytes are impossible."""
+    """Return the memory of a tensor as integers, because integers are compared faster than floating-point numbers. The
+    integers have 8 bytes, or the size of the tensor's numbers if the memory cannot be divided into 8-byte integers."""
     if tensor.is_contiguous() and tensor.nbytes % 8 == 0 and tensor.data_ptr() % 8 == 0:
         return tensor.view(-1).view(torch.int64)
     return tensor.view(getattr(torch, f"int{8 * tensor.element_size()}"))
 
 
 def take_over(part: torch.Tensor, now: torch.Tensor, before: torch.Tensor):
-    """Apply the change of a narrow parameter from ``before`` to ``now`` to ``part``, its elements in the wide dtype.
+    """Apply to ``part`` the change of a narrow parameter from ``before`` to ``now``. ``part`` has the parameter's
+    elements in the wide dtype.
 
-    An element of ``part`` that equals its element of ``before`` becomes the element of ``now``. An element of ``part``
-    that rounds to its element of ``now`` stays unchanged. To any other element, the difference of ``now`` and
-    ``before`` is added, so that the element keeps the bits that the narrow dtype lacks.
+    If an element of ``part`` equals the element of ``before`` at the same index, it is set to the element of ``now`` at
+    this index. If an element of ``part``, rounded to the narrow dtype, equals the element of ``now`` at the same index,
+    it stays unchanged. Every other element of ``part`` is changed by the difference of ``now`` and ``before``, and
+    keeps the bits that the narrow dtype lacks.
     """
     blocks = (tensor.reshape(-1).split(BLOCK) for tensor in (part, now, before))
     for wide, narrow, earlier in zip(*blocks, strict=True):

@@ -39,8 +39,8 @@ class MemoryPlace(NamedTuple):
 
 
 class Follower(NamedTuple):
-    """Tensor that shares the memory of another tensor. The follower begins at element number ``offset`` of the other
-    tensor. When the other tensor is moved, all its followers are moved, too."""
+    """Tensor that shares the memory of another tensor, and is moved together with it. The memory of the follower begins
+    at element number ``offset`` of the tensor that it follows."""
 
     tensor: torch.Tensor
     offset: int
@@ -81,8 +81,8 @@ def extent(tensor: torch.Tensor) -> int:
 
 
 def places_of(model: torch.nn.Module) -> list[MemoryPlace]:
-    """Return the addresses of all tensors and NumPy arrays of a model, each object once. These objects are parameters,
-    buffers and other attributes of the model's modules, including objects in lists and dicts."""
+    """Return the addresses of all tensors and NumPy arrays of a model, each object once. The tensors and arrays are
+    parameters, buffers and other attributes of the model's modules, including items of lists and dicts."""
     found: dict[int, MemoryPlace] = {}
     for name, value in everything(model):
         if id(value) in found:
@@ -100,7 +100,7 @@ def places_of(model: torch.nn.Module) -> list[MemoryPlace]:
 
 def everything(model: torch.nn.Module) -> Iterator[tuple[str, object]]:
     """Yield the name and the value of each tensor and NumPy array in the modules of a model. Several values may have
-    the same name."""
+    the same name, for example all tensors in one list."""
     for prefix, module in model.named_modules():
         others = {
             key: value for key, value in vars(module).items() if key not in ("_parameters", "_buffers", "_modules")
@@ -112,8 +112,8 @@ def everything(model: torch.nn.Module) -> Iterator[tuple[str, object]]:
 
 
 def within(value, depth: int = 3) -> Iterator[object]:
-    """Yield all tensors and NumPy arrays in ``value``, which is a tensor, an array, or a list, tuple or dict. Any other
-    ``value`` yields nothing."""
+    """Yield all tensors and NumPy arrays in ``value``, which is a tensor, an array, or a list, tuple or dict. If
+    ``value`` has any other type, nothing is yielded."""
     if isinstance(value, torch.Tensor | np.ndarray):
         yield value
     elif isinstance(value, list | tuple | dict) and depth:
@@ -122,7 +122,8 @@ def within(value, depth: int = 3) -> Iterator[object]:
 
 
 def shared(places: Iterable[MemoryPlace]) -> Iterator[tuple[MemoryPlace, list[MemoryPlace]]]:
-    """Yield each object of ``places`` whose memory overlaps with other objects, and a list of these other objects."""
+    """Yield each object of ``places`` whose memory overlaps with other objects, together with a list of these other
+    objects."""
     group: list[MemoryPlace] = []
     end = 0
     for place in [*sorted(places, key=lambda place: place.begin), None]:
@@ -141,9 +142,10 @@ def overlap(one: MemoryPlace, other: MemoryPlace) -> bool:
 
 
 def followers(place: MemoryPlace, others: Iterable[MemoryPlace]) -> list[Follower] | None:
-    """Return the objects of ``others``, whose memory overlaps with the tensor of ``place``, as followers of this
-    tensor. Return None if any object cannot follow. An object cannot follow if its memory extends beyond the tensor, if
-    it has another dtype, or if it is a NumPy array. No object can follow a tensor that is not contiguous."""
+    """Return a list with a `Follower` for each of ``others``, objects whose memory overlaps with the tensor of
+    ``place``. Return None if any object of ``others`` cannot be moved together with the tensor of ``place``. An object
+    cannot be moved with the tensor if its memory extends beyond the tensor, if its dtype differs, or if it is a NumPy
+    array. No object can be moved together with a tensor that is not contiguous."""
     tensor, result = place.found, []
     for other in others:
         fits = (
@@ -160,8 +162,8 @@ def followers(place: MemoryPlace, others: Iterable[MemoryPlace]) -> list[Followe
 
 
 def move(tensor: torch.Tensor, view: torch.Tensor, following: Iterable[Follower]):
-    """Move ``tensor``, with its content, to the memory of ``view``, which has the same shape. Move the followers of
-    ``tensor``, too."""
+    """Move ``tensor``, with its content, to the memory of ``view``, a tensor of the same shape. Move the tensors in
+    ``following``, which share the memory of ``tensor``, to the new memory as well."""
     view.copy_(tensor.data)
     tensor.data = view
     for other, offset in following:
@@ -169,7 +171,8 @@ def move(tensor: torch.Tensor, view: torch.Tensor, following: Iterable[Follower]
 
 
 def following_trained(model: torch.nn.Module, places: Iterable[MemoryPlace]) -> dict[int, list[Follower]]:
-    """Return the followers of each trained parameter that shares memory with other tensors, by the parameter's id.
+    """Return a dict whose keys are the ids of the trained parameters that share memory with other tensors. The value of
+    a key is a list with a `Follower` for each tensor that shares memory with the parameter.
 
     Raises ConfigError, which names the parameter, if a trained parameter cannot be moved. A parameter cannot be moved
     if it shares memory with another parameter, with a tensor that extends beyond the parameter, or with another
@@ -206,11 +209,11 @@ def following_trained(model: torch.nn.Module, places: Iterable[MemoryPlace]) -> 
 def following_buffers(
     buffers: dict[str, torch.Tensor], places: Iterable[MemoryPlace]
 ) -> tuple[dict[str, torch.Tensor], dict[int, list[Follower]]]:
-    """Return two dicts: the ``buffers`` that may be moved, by name, and the followers of each such buffer, by the
-    buffer's id.
+    """Return two dicts. The first returned dict has the ``buffers`` that may be moved, by name. The second returned
+    dict has, by the id of a buffer, the followers (tensors that are moved together with the buffer).
 
-    The first dict omits a buffer that follows another tensor. The first dict also omits a buffer whose old memory the
-    model or another process would continue to use.
+    The dict of buffers that may be moved omits a buffer that is moved together with another tensor. A buffer is also
+    omitted if the model or another process would continue to use the buffer's old memory.
     """
     wanted = {id(buffer) for buffer in buffers.values()}
     followed: dict[int, list[Follower]] = {}

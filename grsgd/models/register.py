@@ -12,12 +12,12 @@ from grsgd import outside
 
 @dataclass(frozen=True)
 class RegisteredModel:
-    """Entry of the register: a function of (shape, classes, **options) that creates a model, and facts about the
-    model."""
+    """Entry of the register of models: the function ``make`` of (shape, classes, **options) that creates a model, and
+    facts about the model."""
 
     make: Callable[..., nn.Module]
     smallest: int
-    """Smallest number of pixels per side of images that the model accepts."""
+    """Smallest height and width, in pixels, of images that the model accepts."""
     source: str
     usual: tuple[tuple[int, ...], int]
     """Shape of a sample and number of classes for which `grsgd models` prints the model's number of parameters."""
@@ -37,11 +37,11 @@ class RegisteredModel:
         return f"images of {size}, {classes} classes"
 
     def text(self) -> list[str]:
-        """Return the lines of the docstring of the function ``make``, which describes the model."""
+        """Return the lines of the model's description, which is the docstring of the function ``make``."""
         return (inspect.getdoc(self.make) or "").replace("``", "`").splitlines()
 
     def summary(self) -> str:
-        """Return the first sentence of the docstring of the function ``make``, for the list of models."""
+        """Return the first sentence of the model's description, for the list of models."""
         return " ".join(self.text()).partition(". ")[0].rstrip(".")
 
     def options(self) -> dict[str, object]:
@@ -50,15 +50,16 @@ class RegisteredModel:
         return {parameter.name: parameter.default for parameter in parameters if parameter.name not in OF_DATA}
 
     def build(self, shape: tuple[int, ...], classes: int, options: dict) -> nn.Module:
-        """Call ``make`` with the options, and return the model. ``shape`` and ``classes`` of the data are given only if
-        ``make`` has these parameters."""
+        """Call the function ``make`` with ``options``, and return the model that it creates. ``shape`` and ``classes``
+        of the data set are passed only if the function ``make`` has these parameters."""
         return outside.call(self.make, {"shape": shape, "classes": classes}, options)
 
 
 MAX_LAYERS = 1000
 """Largest number of layers that a model's option may ask for, because even a tiny layer takes time and memory."""
 OF_DATA = ("shape", "classes")
-"""Parameters of a model's function whose values come from the data set. All other parameters are options."""
+"""Names of parameters that get their values from the data set, in functions that create models. All other parameters of
+a function that creates a model are the model's options."""
 MODELS: dict[str, RegisteredModel] = {}
 
 
@@ -68,8 +69,8 @@ def model(
     """Decorate a function of (shape, classes, **options) to register it as the model ``name``. The model is for images
     of at least ``smallest`` pixels per side, or for text if ``reads_text``.
 
-    ``source`` and ``usual`` (shape, classes) are shown in the list of models. Raises ValueError if another model has
-    the name.
+    ``source`` and ``usual`` (shape, classes) are shown in the list of models. Raises ValueError if another model is
+    already registered as ``name``.
     """
 
     def add(make: Callable[..., nn.Module]) -> Callable[..., nn.Module]:

@@ -19,31 +19,33 @@ from grsgd.models.places import content, following_buffers, following_trained, i
 torch = LazyModule("torch")
 
 DTYPES = ("torch.bfloat16", "torch.float16", "torch.float32", "torch.float64")
-"""Dtypes that trained parameters may have. NumPy lacks bfloat16, so arrays have the bits of these numbers as uint16."""
+"""Dtypes that trained parameters may have. NumPy lacks bfloat16, so NumPy arrays have the bits of bfloat16 numbers as
+uint16."""
 
 
 class Replica:
     """Model of one rank, with its tensors in flat arrays.
 
     ``params`` has all trained parameters, in the order of ``model.parameters()``. ``grads`` has the gradients of the
-    trained parameters. ``buffers`` has all buffers of the same dtype, such as the statistics of batch norm. The model
-    keeps its own parameter objects, so an optimizer may be created before or after the replica. ``dtype`` is the dtype
-    to which the model is converted; None keeps the model's dtype.
+    trained parameters. ``buffers`` has the model's buffers with the dtype of the flat arrays, such as the statistics of
+    batch norm. The model keeps its own parameter objects, so an optimizer may be created before or after the replica.
+    ``dtype`` is the dtype to which the model is converted; None keeps the model's dtype.
 
-    If the model has views of parameters or buffers as buffers or attributes, these views become views of the flat
-    arrays. A buffer for which this is impossible, such as a row of a larger table, keeps its memory (`outside`).
+    If a buffer or an attribute of the model is a view of a parameter or of another buffer, it becomes a view of the
+    flat array. A buffer that cannot become a view of a flat array, such as a row of a larger table, keeps its memory
+    (`outside`).
 
-    ``flat_gradients = False`` is for algorithms that send no gradients. With this setting, gradients stay in the memory
-    in which autograd has computed them. Autograd need not add each gradient to zeros, which saves 10 to 20 % of a small
-    model's step.
+    ``flat_gradients = False`` is for algorithms that send no gradients. With ``flat_gradients = False``, gradients stay
+    in the memory in which autograd has computed them. Without flat gradients, autograd need not add each gradient to
+    zeros in a flat array, which saves 10 to 20 % of a small model's step.
 
-    Trained parameters may have several dtypes. The flat arrays then have the widest dtype, or ``exchanged``, if given.
-    Parameters of narrower dtypes are rounded copies of their elements in ``params`` (`settle`), and have no flat
-    gradients.
+    Trained parameters may have several dtypes. The flat arrays have the dtype ``exchanged`` or, if it is None, the
+    widest dtype of the trained parameters. Parameters with a narrower dtype than the flat arrays are rounded copies of
+    their elements in ``params`` (`settle`), and have no flat gradients.
 
     Raises ConfigError if the dtype of a trained parameter is not in `DTYPES`, and if the trained parameters are on
-    several devices. Raises ConfigError, too, if the flat arrays would be of bfloat16 on a GPU, and if a trained
-    parameter cannot be moved (`following_trained`).
+    several devices. Raises ConfigError if the flat arrays would be of bfloat16 on a GPU, and if a trained parameter
+    cannot be moved (`following_trained`).
     """
 
     def __init__(
@@ -67,7 +69,7 @@ class Replica:
         self.buffers = self._flatten(self.in_buffers())
         self.buffers_at_start = self.buffers.like().tensor
         """Values of the buffers at the start of training, from which `average_buffers` computes the buffers' changes.
-        Values that are not finite, as in attention masks, are replaced by 0."""
+        Values in ``buffers_at_start`` that are not finite, as in attention masks, are replaced by 0."""
         self.grads = self.params.like() if flat_gradients else None
         if flat_gradients:
             self._grad_views = views(self.grads.tensor, self.trained)
@@ -79,25 +81,26 @@ class Replica:
         return self.params.array.nbytes
 
     def settle(self):
-        """Make the trained parameters of narrow dtypes and their elements in ``params`` equal, after one of them has
+        """Make narrow trained parameters and their elements in ``params`` equal (up to rounding), after one of them has
         changed."""
         self.narrow.settle()
 
     def note_buffers(self):
-        """Store the present values of the buffers as their values at the start of training. Call this method while the
-        buffers are the same on all ranks."""
+        """Store the present values of the buffers in ``buffers_at_start``, as the values at the start of training. Call
+        this method while the buffers are the same on all ranks."""
         buffers = self.buffers.tensor
         if buffers.is_meta:  # buffers on the device meta have no content
             return
         self.buffers_at_start = torch.where(buffers.isfinite(), buffers, 0)
 
     def average_buffers(self, allreduce, buffers: Flat | None = None):
-        """Replace the model's buffers, or ``buffers``, a copy of them, by the mean over all ranks. This method is a
-        schedule (a generator that yields the objects it waits for).
+        """Replace the model's buffers by their mean over all ranks. If ``buffers``, a copy of the model's buffers, is
+        given, replace this copy instead. This method is a generator (schedule) that the rank's driver (event loop)
+        runs.
 
-        ``allreduce(array)`` is a schedule that replaces an array by its mean over all ranks. The changes of the buffers
-        since the start of training are averaged, not the buffers themselves. So buffers that never change (masks,
-        position encodings) keep their bits, which could be rounded in a mean of the buffers.
+        The schedule (generator) ``allreduce(array)`` replaces an array by its mean over all ranks. The changes of the
+        buffers since the start of training are averaged, not the buffers themselves. So buffers that never change
+        (masks, position encodings) keep their bits, although a mean of the buffers themselves could be rounded.
         """
         buffers, start = buffers or self.buffers, self.buffers_at_start
         buffers.tensor.sub_(start)
@@ -114,12 +117,12 @@ class Replica:
             return
         self.grads.tensor.zero_()
         for p, view in zip(self.trained, self._grad_views, strict=True):
-            if p.grad is not view:  # torch's `zero_grad` has removed the view
+            if p.grad is not view:  # torch's `zero_grad` has replaced the view of `grads`
                 p.grad = view
 
     def collect_gradients(self):
-        """Copy every gradient that is not in ``grads`` into ``grads``, and let the gradient's parameter use ``grads``
-        again.
+        """Copy every gradient that is outside ``grads`` into ``grads``, and let the gradient's parameter use ``grads``
+        as its gradient.
 
         A parameter without a gradient gets a gradient of zeros, because other ranks may have a gradient for this
         parameter.
@@ -135,7 +138,7 @@ class Replica:
                 p.grad = view
 
     def move_gradients(self, flat: Flat):
-        """Use ``flat`` as the array ``grads`` from now on. ``flat`` must have the length and the content of
+        """Use ``flat`` as the replica's array ``grads`` from now on. ``flat`` must have the length and the content of
         ``grads``."""
         if flat is self.grads:
             return
@@ -145,17 +148,17 @@ class Replica:
 
     def on_each_gradient(self, call) -> list:
         """Register hooks that call ``call()`` each time the backward pass has finished the gradient of a parameter.
-        Each hook call takes a few microseconds.
+        Each call of a hook takes a few microseconds.
 
-        Returns the handles of the hooks, whose method ``remove()`` removes a hook.
+        Return the handles of the hooks; the method ``remove()`` of a handle removes the hook.
         """
         return [p.register_post_accumulate_grad_hook(lambda _: call()) for p in self.trained]
 
     def on_gradient(self, call) -> list:
         """Register hooks that call ``call(i)`` each time the backward pass has finished the gradient of trained
-        parameter number ``i``. The finished gradient is then in ``grads``.
+        parameter number ``i``. When ``call(i)`` is called, the finished gradient is in ``grads``.
 
-        Returns the handles of the hooks, whose method ``remove()`` removes a hook.
+        Return the handles of the hooks; the method ``remove()`` of a handle removes the hook.
         """
 
         def finished(i, p):
@@ -171,7 +174,7 @@ class Replica:
         return next((name for name, p in self.model.named_parameters() if p is parameter), "?")
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Return, by name, the model's present tensors in the flat arrays: trained parameters and buffers."""
+        """Return the trained parameters and buffers that are in the flat arrays, as a dict from name to tensor."""
         trained = {id(p) for p in self.trained}
         found = {name: p.data for name, p in self.model.named_parameters() if id(p) in trained}
         return found | dict(zip(self._buffer_names, self.in_buffers(), strict=False))
@@ -182,11 +185,11 @@ class Replica:
         return [now[name] for name in self._buffer_names if name in now]
 
     def outside(self, copy: torch.nn.Module | None = None, with_frozen: bool = True) -> list[torch.Tensor]:
-        """Return the tensors of the model, or of ``copy``, a copy of the model, that are not in the flat arrays. The
-        returned dense tensors share the memory of the model's tensors.
+        """Return the tensors that are not in the flat arrays. The tensors belong to the model or, if ``copy`` is given,
+        to ``copy``, a copy of the model. The returned dense tensors share the memory of the model's tensors.
 
-        The tensors are buffers of other dtypes, sparse, quantised or expanded buffers, and buffers that could not be
-        moved. If ``with_frozen``, the frozen parameters come first.
+        The returned tensors are buffers of other dtypes than the flat arrays, sparse, quantised or expanded buffers,
+        and buffers that could not be moved. If ``with_frozen`` is True, the result begins with the frozen parameters.
         """
         model = copy if copy is not None else self.model
         found = [p.data for p in model.parameters() if with_frozen and not p.requires_grad]
@@ -195,8 +198,8 @@ class Replica:
         return [part for tensor in found for part in content(tensor)]
 
     def follow(self, copy: torch.nn.Module):
-        """Update some buffers of ``copy``, a copy of the model whose parameters were changed. A buffer is updated if it
-        shares memory with a parameter in this model."""
+        """Update some buffers of ``copy``, a copy of the model whose parameters have been changed. A buffer of ``copy``
+        is updated if the same buffer of this replica's model shares memory with a trained parameter."""
         trained = [p.data for p in copy.parameters() if p.requires_grad]
         places = {
             id(other.tensor): (p, other.offset)
@@ -209,19 +212,20 @@ class Replica:
                 copy.get_buffer(name).copy_(p.as_strided(buffer.shape, buffer.stride(), p.storage_offset() + offset))
 
     def leave(self):
-        """Give each parameter and buffer memory of its own again. If a tensor stayed in a flat array, saving this
-        tensor would save the whole array."""
+        """Give each parameter and buffer memory of its own, outside the flat arrays. If a tensor stayed in a flat
+        array, saving this tensor would save the whole array."""
         for tensor in [*self.trained, *self.in_buffers()]:
             own = torch.empty_like(tensor.data, memory_format=torch.contiguous_format)
             move(tensor, own, self._following.get(id(tensor), ()))
 
     def _choose_places(self):
-        """Decide which buffers are moved to the flat array, and find the followers of parameters and buffers. A
-        follower is a tensor that shares the memory of another tensor, and is moved with it."""
+        """Decide which buffers are moved to the flat array, and find the tensors (followers) that are moved together
+        with a parameter or buffer. A follower is a tensor that shares the memory of another tensor, and is moved
+        together with that tensor."""
         model, places = self.model, places_of(self.model)
         self._following = following_trained(model, places)
-        """Followers of each tensor, by the tensor's id. Followers share the memory of the tensor, and are moved with
-        the tensor."""
+        """Followers of each tensor, by the tensor's id. Followers share the memory of a tensor, and are moved together
+        with that tensor."""
         following = {id(other.tensor) for others in self._following.values() for other in others}
         buffers = {name: b for name, b in model.named_buffers() if id(b) not in following}
         dense = {name: b for name, b in buffers.items() if b.dtype == self.dtype and is_dense(b)}
@@ -270,7 +274,7 @@ def shaped(flat: torch.Tensor, shapes: Iterable[tuple[int, ...]]) -> list[torch.
 
 
 def to_device(x: torch.Tensor, y: torch.Tensor, device: torch.device, dtype: torch.dtype):
-    """Return the inputs ``x`` and the targets ``y`` of a batch on ``device``.
+    """Move the inputs ``x`` and the targets ``y`` of a batch to ``device``, and return them.
 
     Inputs are converted to ``dtype``, except tokens (int64 or int32). Floating-point targets are converted to
     ``dtype``, or to float32 if ``dtype`` is bfloat16.

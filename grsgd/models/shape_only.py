@@ -1,5 +1,5 @@
-"""Arrays without content, for runs that only simulate times. These arrays correspond to tensors on torch's device
-``meta``."""
+"""Arrays without content, for runs that only simulate times. An array without content corresponds to a tensor on
+torch's device ``meta``."""
 
 import numpy as np
 
@@ -17,8 +17,9 @@ WITHOUT_CONTENT = (
 class ShapeOnlyArray:
     """One-dimensional array that has a length and a dtype, but no content except its first ``PREFIX_BYTES`` bytes.
 
-    Slices within the first ``PREFIX_BYTES`` bytes are NumPy arrays. All other slices are of this class. The slice of
-    all elements is the array itself. Arithmetic in place does nothing.
+    Slices of this array within its first ``PREFIX_BYTES`` bytes are NumPy arrays. All other slices of this array are
+    `ShapeOnlyArray` objects, too. The slice of all elements is this array itself. Arithmetic in place on this array
+    does nothing.
     """
 
     __slots__ = ("size", "dtype", "itemsize", "nbytes", "prefix")
@@ -71,8 +72,8 @@ class ShapeOnlyArray:
         return copy
 
     def receive(self, message):
-        """Copy the first ``PREFIX_BYTES`` bytes of ``message`` into this array. All other bytes of this array have no
-        content.
+        """Copy the first ``PREFIX_BYTES`` bytes of ``message`` into this array. All other bytes of this array still
+        have no content.
 
         ``message`` is a `ShapeOnlyArray` or a NumPy array.
         """

@@ -1,5 +1,5 @@
-"""Torch tensors without content, for runs that only simulate times. Arithmetic in place on these tensors does
-nothing."""
+"""Torch tensors without content, for runs that only simulate times. Arithmetic in place on a tensor without content
+does nothing."""
 
 from functools import lru_cache
 
@@ -9,23 +9,25 @@ IN_PLACE = (
     *("add_", "sub_", "mul_", "div_", "neg_", "abs_", "sign_", "sqrt_", "rsqrt_", "square_", "lerp_", "addcmul_"),
     *("addcdiv_", "clamp_", "copy_", "zero_", "fill_"),
 )
-"""Names of the methods of torch.Tensor that change only a tensor's content. `ShapeOnlyTensor` replaces them by a method
-that does nothing. Torch's own methods on the device ``meta`` check shapes in Python, which takes a millisecond for each
-call. The first call of torch's own methods imports torch's compiler, which takes seconds."""
+"""Names of the methods of torch.Tensor that change only a tensor's content. `ShapeOnlyTensor` replaces each of the
+methods in `IN_PLACE` by a method that does nothing. Torch's own methods on the device ``meta`` check shapes in Python,
+which takes a millisecond for each call. The first call of a method of torch on the device ``meta`` imports torch's
+compiler, which takes seconds."""
 
 
 class ShapeOnlyTensor(torch.Tensor):
-    """Tensor on torch's device ``meta``, which has no content. Its slices and views are also of this class."""
+    """Tensor on torch's device ``meta``, which has no content. Slices and views of a `ShapeOnlyTensor` are
+    `ShapeOnlyTensor` objects, too."""
 
     is_meta = True
-    """Always True. torch's own attribute ``is_meta`` takes a hundred times as long to read."""
+    """Always True, because torch's own attribute ``is_meta`` takes a hundred times as long to read."""
     vector: tuple[int, torch.dtype] | None = None
     """Length and dtype of a tensor that `shape_only_tensor` has created; None for any other tensor."""
 
     @classmethod
     def __torch_function__(cls, function, types, arguments=(), named=None):
-        """Call a function of torch, and return its result. If the argument ``out`` is given, only return ``out``,
-        because a tensor without content need not be written."""
+        """Call a function of torch, and return its result. If the argument ``out`` is given, return ``out`` without
+        calling the function, because a tensor without content need not be written."""
         if named and named.get("out") is not None:
             return named["out"]
         with torch._C.DisableTorchFunctionSubclass():

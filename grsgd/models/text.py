@@ -34,7 +34,7 @@ class Attention(nn.Module):
 
 class AttentionBlock(nn.Module):
     """Block of a transformer: attention, then a network of two linear layers for each token. The outputs of the
-    attention and of the network are added to their inputs."""
+    attention layer and of the linear layers are added to their inputs (residual connections)."""
 
     def __init__(self, width: int, heads: int, dropout: float):
         super().__init__()
@@ -62,7 +62,7 @@ class GPT(nn.Module):
         self.blocks = nn.ModuleList(AttentionBlock(width, heads, dropout) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
         self.apply(self._initialise)
-        for block in self.blocks:  # smaller weights, because the sum over blocks grows with the number of layers
+        for block in self.blocks:  # smaller weights, because the sum of the blocks' outputs grows with their number
             for linear in (block.attention.outward, block.outward):
                 nn.init.normal_(linear.weight, std=0.02 / math.sqrt(2 * layers))
 
@@ -84,16 +84,16 @@ class GPT(nn.Module):
 
 
 def angles(places: int, size: int) -> Tensor:
-    """Return the cosines and sines of the angles of rotary positions, [2, places, size / 2]. There is an angle for each
-    position of a token in the text, and for each pair of a head's ``size`` numbers."""
+    """Return the cosines and sines of the angles of rotary position embeddings, [2, places, size / 2]. There is an
+    angle for each position of a token in the text, and for each pair of the ``size`` numbers of an attention head."""
     speeds = ROTARY_BASE ** (-torch.arange(0, size, 2) / size)
     turned = torch.outer(torch.arange(places), speeds)
     return torch.stack([turned.cos(), turned.sin()])
 
 
 def rotated(x: Tensor, rotary: Tensor) -> Tensor:
-    """Return the queries or keys ``x``, [b, heads, length, size], with rotary positions (Su et al., 2021). Each pair of
-    numbers is rotated by the angle of its token's position."""
+    """Return ``x``, the queries or keys [b, heads, length, size] of an attention layer, with rotary position embeddings
+    (Su et al., 2021). Each pair of numbers in ``x`` is rotated by the angle of its token's position."""
     (cosine, sine), (one, other) = rotary, x.chunk(2, -1)
     return torch.cat([one * cosine - other * sine, one * sine + other * cosine], -1)
 

@@ -14,16 +14,17 @@ torch = LazyModule("torch")
 
 
 class Copies:
-    """Memory for copies of arrays, which later copies use again. New memory would cost a page fault for each 4 KiB, and
-    these page faults take ten times as long as the copying."""
+    """Pool of memory for copies of arrays. A new copy uses the memory of an earlier copy that is not needed any more.
+    New memory for each copy would cost a page fault per 4 KiB, and these page faults take ten times as long as the
+    copying."""
 
     def __init__(self):
         self._made: list[np.ndarray] = []
         self._free: list[np.ndarray] = []
 
     def begin(self):
-        """Let the following calls of `of` use the memory of all earlier copies again. The caller must not use the
-        earlier copies any more."""
+        """Let the following calls of `of` reuse the memory of all copies that were made before this call. The caller
+        must not use the copies that were made before this call any more."""
         self._free, self._made = self._made, []
 
     @property
@@ -42,14 +43,16 @@ class Copies:
 
 
 def array_of(value: Flat | torch.Tensor, copied: Callable = np.ndarray.copy) -> np.ndarray:
-    """Return a copy of a tensor as a NumPy array in host memory. ``copied(array)`` returns a copy of an array."""
+    """Return a copy of a tensor as a NumPy array in host memory. The function ``copied(array)`` makes the copy, by
+    default in new memory."""
     tensor = value.tensor if isinstance(value, Flat) else value
     return copied(host_array(tensor.detach().cpu()))
 
 
 def value_of(value, copied: Callable = np.ndarray.copy):
     """Return a copy of ``value`` that a checkpoint can store. An array or tensor becomes a NumPy array, and any other
-    value becomes a value that JSON can hold. ``copied(array)`` returns a copy of an array."""
+    value becomes a value that JSON can hold. The function ``copied(array)`` copies an array, by default to new
+    memory."""
     if isinstance(value, Flat | torch.Tensor):
         return array_of(value, copied)
     if isinstance(value, np.ndarray):
@@ -60,7 +63,8 @@ def value_of(value, copied: Callable = np.ndarray.copy):
 
 
 def fill(into: Flat | torch.Tensor, content: np.ndarray):
-    """Copy the array ``content`` into the tensor ``into``. Raises ValueError if their shapes differ."""
+    """Copy the array ``content`` into the tensor ``into``. Raises ValueError if the shapes of ``content`` and ``into``
+    differ."""
     tensor = into.tensor if isinstance(into, Flat) else into
     if tensor.shape != content.shape:
         raise ValueError(f"an array of shape {list(content.shape)} for a tensor of shape {list(tensor.shape)}")

@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from grsgd import outside
-from grsgd.models import images, text  # noqa: F401  importing them registers their models
+from grsgd.models import images, text  # noqa: F401  the import of these modules registers their models
 from grsgd.models.register import MODELS, RegisteredModel
 
 NAMES = tuple(MODELS)
@@ -14,10 +14,11 @@ NAMES = tuple(MODELS)
 
 def build(name: str, shape: Sequence[int], classes: int, **options) -> nn.Module:
     """Return a new model with random weights from torch's global generator. A model for images maps float32 [b, *shape]
-    to logits [b, classes]. A model for text maps tokens, int64 [b, length], to logits [b, length, classes].
+    to logits [b, classes]. A model for text maps tokens, int64 [b, length], to logits [b, length, classes], where
+    ``classes`` is the number of different tokens.
 
     Raises ValueError, with a message of one line, if the name or an option is unknown, or if the model cannot take data
-    of this shape.
+    of the shape ``shape``.
     """
     network = find(name)
     allowed = network.options()
@@ -42,7 +43,8 @@ def build(name: str, shape: Sequence[int], classes: int, **options) -> nn.Module
 
 
 def check_parameters(name: str, model: nn.Module):
-    """Raise ValueError if ``model`` has no trainable parameters, or if the shape of a parameter is not known yet."""
+    """Raise ValueError if ``model`` has no trainable parameters, or if a parameter has no shape yet, as in lazy
+    modules."""
     if lazy := [key for key, tensor in model.state_dict(keep_vars=True).items() if is_lazy(tensor)]:
         raise ValueError(
             f"model {name}: {lazy[0]} has no shape yet (a lazy module): give the shape, or call the model with a batch "
@@ -56,10 +58,10 @@ def check_parameters(name: str, model: nn.Module):
 
 
 def find(name: str) -> RegisteredModel:
-    """Return the register entry of the model called ``name``. The model may be one of `MODELS`, in a file or module
-    (`grsgd.outside`), or in a plug-in.
+    """Return the `RegisteredModel` (function that creates a model, and facts) of the model called ``name``. ``name``
+    may name one of `MODELS`, a function in a user's file or module (`grsgd.outside`), or a model of a plug-in.
 
-    Raises ValueError if there is no model of this name.
+    Raises ValueError if there is no model called ``name``.
     """
     if name in MODELS:
         return MODELS[name]

@@ -1,11 +1,12 @@
-"""Kinds of objects that a configuration may take from outside this package, and a check of an object's kind. The check
-does not call the object.
+"""Kinds of objects that a configuration may take from outside this package, and a check whether an object is of such a
+kind. The check of an object's kind does not call the object.
 
-A class is of a kind, for example a model, if it is derived from the kind's base class. A function is accepted or
-refused by the module in which it is defined, because its purpose is unknown. Functions of the user (in a file, or in a
-module outside of ``site-packages``) and of plug-ins are accepted. Functions of an installed package are accepted only
-if they are declared to return the kind's result. Functions of Python's standard library, of this package and of its
-dependencies are refused, even if the user's file imports them.
+A class is accepted as an object of a kind, for example as a model, if it is derived from the kind's base class. A
+function is accepted or refused according to the module that defines it, because a check cannot find out the purpose of
+a function. Functions in the user's own files, in modules outside of ``site-packages``, and in plug-ins are accepted. A
+function of an installed package is accepted only if its annotation declares the kind's type of result, for example
+``torch.nn.Module``. Functions of Python's standard library, of this package and of the libraries that it depends on are
+refused, even if the user's file imports them.
 """
 
 import functools
@@ -18,22 +19,24 @@ from types import FunctionType, MethodType
 from typing import NamedTuple
 
 PREFIX = "grsgd_outside_"
-"""Beginning of the names of the modules that are made from a user's files ``FILE.py``."""
+"""Prefix of the names of the modules that `grsgd.outside` makes from a user's files ``FILE.py``."""
 INSTALLED = {"site-packages", "dist-packages"}
 """Names of the folders into which Python packages are installed."""
 THIS = {"grsgd", "coding"}
 """Packages of this project."""
 BUILT_ON = set("cupy h5py matplotlib mpi4py numba numpy pandas pydantic scipy simpy sklearn torch tqdm".split())
-"""Libraries that this project uses. Functions of these libraries are refused, because none makes a model or a data set.
-Some of the functions execute downloaded code, for example ``torch.hub.load``."""
+"""Libraries on which this project depends. Functions of the libraries in `BUILT_ON` are refused as models and data
+sets, because none of the functions makes a model or a data set for this project. Some functions of libraries in
+`BUILT_ON`, for example ``torch.hub.load``, execute downloaded code."""
 
 
 class Kind(NamedTuple):
     """Kind of objects from outside this package, for example models or data sets.
 
-    ``record`` is the kind's name in a run file, and ``what`` the kind's name in error messages. ``base`` is the full
-    name of the base class, or "". ``result`` is the full name of the class that an installed package's function must be
-    declared to return, or "". ``expected`` is the end of the error message for an object of another kind.
+    ``record`` is the beginning of the names of the kind's attributes in a run file, and ``what`` is the kind's name in
+    error messages. ``base`` is the full name of the base class of the kind's classes, or "" if the kind has no base
+    class. ``result`` is the full name of the class that an installed package's function must be annotated to return. If
+    no functions are accepted, ``result`` is "". ``expected`` ends the error message for an object of a wrong kind.
     """
 
     record: str
@@ -57,12 +60,13 @@ KINDS = {
     ),
     "topologies": Kind("topology_code", "topology", "", "numpy.ndarray", "not a function that returns matrices"),
 }
-"""Kinds of objects from outside this package. The key is the name of the group of entry points, without ``grsgd.``."""
+"""The `Kind` of each group of objects from outside this package. The key in `KINDS` is the name of the group of entry
+points (such as ``grsgd.models``) without the prefix ``grsgd.``."""
 
 
 def misfit(thing, kind: Kind, is_plugin: bool = False) -> str:
-    """Return the reason why ``thing`` is not an object of ``kind``; "" if ``thing`` is of this kind. ``is_plugin`` says
-    whether an entry point declares ``thing``."""
+    """Return the reason why ``thing`` is not an object of ``kind``; "" if ``thing`` is an object of ``kind``.
+    ``is_plugin`` says whether an entry point declares ``thing``."""
     if isinstance(thing, type):
         return "" if kind.base in names_of(thing.__mro__) else kind.expected
     function = function_of(thing)
@@ -90,9 +94,9 @@ def names_of(classes: Iterable) -> set[str]:
 
 
 def function_of(thing) -> FunctionType | None:
-    """Return the Python function that a call of ``thing`` finally executes. Return None if the call executes C code, or
-    if ``thing`` cannot be called."""
-    for _ in range(100):  # a chain of wrappers may be circular
+    """Return the Python function that a call of ``thing`` executes, after decorators, ``functools.partial`` and methods
+    are unwrapped. Return None if a call of ``thing`` executes C code, or if ``thing`` cannot be called."""
+    for _ in range(100):  # at most 100 steps, because wrapped objects may refer to each other in a circle
         wrapped = inspect.getattr_static(thing, "__wrapped__", None)  # getattr_static runs no code of ``thing``
         if wrapped is not None:
             thing = wrapped
@@ -110,10 +114,10 @@ def function_of(thing) -> FunctionType | None:
 
 
 def result_of(function: FunctionType):
-    """Return the type that ``function`` is declared to return; None if ``function`` declares no type."""
+    """Return the type in the return annotation of ``function``; None if ``function`` has no return annotation."""
     try:
         return typing.get_type_hints(function).get("return")
-    except Exception:  # an annotation may name a type that does not exist
+    except Exception:  # get_type_hints fails if an annotation names a type that does not exist
         return inspect.signature(function).return_annotation
 
 
@@ -122,8 +126,8 @@ def is_of_standard_library(module: str) -> bool:
 
 
 def is_own(module: str) -> bool:
-    """Return whether ``module`` is the user's own: made from a file ``FILE.py``, or not in a folder of installed
-    packages."""
+    """Return True if ``module`` is the user's own code: made from a file ``FILE.py``, or outside of the folders of
+    installed packages."""
     if module.startswith(PREFIX) or module == "__main__":
         return True
     file = getattr(sys.modules.get(module), "__file__", None)

@@ -1,5 +1,5 @@
-"""Source code outside this package. The functions of this module find and read the code, and compute its digest, before
-the code is executed."""
+"""Reading of source code outside this package, such as a user's model. The functions of this module find a source file,
+read it, and compute its SHA-256 digest, before any of its code is executed."""
 
 import ast
 import hashlib
@@ -14,11 +14,12 @@ from grsgd.outside.kinds import THIS, is_own_file
 
 
 class SourceFile(NamedTuple):
-    """Content of a source file at the time of reading, together with the files of its folder that the file imports.
+    """Content of a source file when it was read, together with the contents of the files in its folder that it imports.
 
-    ``text`` is the content of the file, followed by the contents of the imported files, each below a line with its
-    name. ``sha256`` is the digest of the file's content or, if the file imports others, of ``text`` in UTF-8.
-    ``content`` has the bytes of the file itself.
+    ``text`` is the content of the source file and, below it, the content of each imported file. In ``text``, a comment
+    line with the imported file's name precedes its content. ``sha256`` is the SHA-256 digest of the file's bytes. If
+    the file imports other files of its folder, ``sha256`` is the digest of ``text`` in UTF-8. ``content`` has the bytes
+    of the source file without the imported files.
     """
 
     path: str
@@ -28,10 +29,11 @@ class SourceFile(NamedTuple):
 
 
 def source_at(path: str, module: str = "") -> SourceFile:
-    """Read the source file ``path`` and the files that it imports. Raises OSError, SyntaxError or UnicodeDecodeError.
+    """Read the source file ``path`` and the files of its folder that it imports. Raises OSError if a file cannot be
+    read, and SyntaxError or UnicodeDecodeError if a file is not Python code.
 
-    ``module`` is the full name of the file's module. ``module`` is "" for a single file, whose imports are looked for
-    in the file's folder.
+    ``module`` is the full name of the module that the file defines, for example ``package.part``. If ``module`` is "",
+    the file is a single file, and imported files are searched in its folder.
     """
     content = Path(path).read_bytes()
     text = importlib.util.decode_source(content)
@@ -46,8 +48,8 @@ def source_at(path: str, module: str = "") -> SourceFile:
 
 
 def files_beside(path: Path, folder: Path) -> list[Path]:
-    """Return the files of ``folder`` that the file ``path`` in this folder imports, directly or indirectly. The files
-    are in the order of their names."""
+    """Return the files of ``folder`` that the file ``path`` in this folder imports, directly or indirectly. The
+    returned paths are sorted."""
     found, left = {path}, [path]
     while left:
         new = set(imported_by(left.pop(), folder)) - found
@@ -74,8 +76,8 @@ def imported_by(path: Path, folder: Path) -> Iterator[Path]:
 
 
 def files_of(name: list[str], folder: Path) -> Iterator[Path]:
-    """Yield the files in ``folder`` that Python reads to import the module ``name``. The files of its parent packages
-    come first."""
+    """Yield the files in ``folder`` that Python reads to import the module ``name``. The files of the parent packages
+    of ``name`` come first."""
     for end in range(1, len(name) + 1):
         place = folder.joinpath(*name[:end])
         for file in (place / "__init__.py", place.with_name(f"{place.name}.py")):
@@ -85,8 +87,8 @@ def files_of(name: list[str], folder: Path) -> Iterator[Path]:
 
 
 def check_beside(path: str):
-    """Raise ImportError if the file at ``path`` imports a module of its own folder, but Python would find another
-    module of this name first."""
+    """Raise ImportError if the file at ``path`` imports a module of its own folder, but Python would import another
+    module of that name."""
     folder = Path(path).parent
     for file in files_beside(Path(path), folder):
         top = file.relative_to(folder).parts[0].removesuffix(".py")
@@ -101,7 +103,7 @@ def check_beside(path: str):
 
 def file_of_module(name: str) -> str | None:
     """Return the path of the file of the module ``name``, without importing this module or its parent packages. Return
-    None if no file is found."""
+    None if Python finds no file for the module."""
     spec, parts = None, name.split(".")
     for end in range(1, len(parts) + 1):
         places = spec.submodule_search_locations if spec else None

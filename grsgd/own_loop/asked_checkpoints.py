@@ -1,4 +1,4 @@
-"""Checkpoints of a loop over `grsgd.surviving` for which a signal asks."""
+"""Checkpoints of a loop over `grsgd.surviving` that a user requests with a signal."""
 
 import signal
 import sys
@@ -11,14 +11,15 @@ from grsgd.job.signals import CHECKPOINT, CHECKPOINTED, EXIT_CODE, raise_interru
 from grsgd.runs.ending import ASKED_TO_END
 
 ASKS = {CHECKPOINT: GO_ON, signal.SIGUSR1: ASKED_TO_END}
-"""The reason to end the run after the checkpoint, by the signal that asks for the checkpoint.
+"""Dictionary from each signal that asks for a checkpoint to the reason to end the run after the checkpoint. With the
+reason `GO_ON`, the run goes on.
 
-Ctrl-C and SIGTERM are not among the signals: Open MPI's mpiexec kills all ranks a moment later.
+Ctrl-C and SIGTERM do not ask for a checkpoint, because Open MPI's mpiexec kills all ranks a moment after these signals.
 """
 
 
 class EndedBySignal(ScriptExit):
-    """Exit of a script after the checkpoint with which its loop ends, on all ranks, because of a signal."""
+    """Exit of a script whose loop ends on all ranks, after a checkpoint, because of a signal."""
 
     def __init__(self, reason: str, has_checkpoint: bool):
         super().__init__(CHECKPOINTED if has_checkpoint else EXIT_CODE)
@@ -26,9 +27,10 @@ class EndedBySignal(ScriptExit):
 
 
 class AskingSignals:
-    """Handlers of the signals that ask for checkpoints of ``loop``, from `begin` to `close`.
+    """Handlers of the signals that ask for checkpoints of ``loop``. The handlers are active from `begin` to `close`.
 
-    If the script has its own handler for one of these signals, or runs the loop in a thread, no handler is replaced.
+    If the script has its own handler for a signal that asks for checkpoints, or runs the loop in a thread, no handler
+    is replaced.
     """
 
     def __init__(self, loop):
@@ -37,11 +39,11 @@ class AskingSignals:
 
     @property
     def is_on(self) -> bool:
-        """Whether signals ask for checkpoints now."""
+        """Whether a signal that arrives now asks for a checkpoint."""
         return bool(self._before)
 
     def begin(self):
-        """Replace the handlers, if the loop takes checkpoints."""
+        """Replace the signal handlers, if the loop takes checkpoints."""
         before = {number: signal.getsignal(number) for number in ASKS}
         is_in_main_thread = threading.current_thread() is threading.main_thread()
         if self.loop.kept and is_in_main_thread and set(before.values()) <= {signal.SIG_DFL, raise_interrupt}:
@@ -53,13 +55,13 @@ class AskingSignals:
         self.loop.recovery.asks_for_checkpoint(ASKS[number])
 
     def close(self):
-        """Put the former handlers back."""
+        """Restore the former signal handlers."""
         while self._before:
             signal.signal(*self._before.popitem())
 
 
 def run(loop, schedule):
-    """Run a schedule of ``loop``. Raises EndedBySignal if it ends with a checkpoint after which all ranks stop."""
+    """Run a schedule of ``loop``. Raises EndedBySignal if all ranks stop after a checkpoint that a signal asked for."""
     try:
         loop.driver.run(schedule)
     except EndAsked as asked:
@@ -69,7 +71,7 @@ def run(loop, schedule):
 def end_by_signal(loop, reason: str):
     """End a loop between two iterations, on all ranks, after the checkpoint that a signal has asked for.
 
-    The lowest rank that has a process says from which checkpoint a later job goes on. Raises EndedBySignal.
+    The lowest rank that has a process prints from which checkpoint a later job goes on. Raises EndedBySignal.
     """
     last, membership = loop.recovery.last, loop.lives.membership
     lowest = next(holder for holder in membership.holders if holder in membership.training)

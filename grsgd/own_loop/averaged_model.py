@@ -1,4 +1,4 @@
-"""Methods of a distributed optimizer that return the average of all ranks' models in mid-training."""
+"""Base class of optimizers with methods that return the average of all ranks' models during training."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from grsgd.own_loop.wrapping import WrappingOptimizer
 
 
 class AveragingOptimizer(WrappingOptimizer):
-    """Optimizer with methods that average the models of all ranks, and change no rank's model."""
+    """Optimizer with methods that average the models of all ranks without changing any rank's model."""
 
     replica: Replica
     algorithm: Algorithm
@@ -32,29 +32,32 @@ class AveragingOptimizer(WrappingOptimizer):
     @untraced
     @torch.no_grad()
     def averaged_model(self) -> torch.nn.Module:
-        """Return a copy of the model with the average of all ranks' parameters and buffers; to be called on all ranks.
+        """Return a copy of the model with the average of all ranks' parameters and buffers. All ranks must call this
+        method.
 
-        The average takes each rank's model at the time of the rank's call. Push-sum weights the models; with ``easgd``
-        the result is the centre. Models in messages under way are not included: call `rest` first to include them. So
-        with an asynchronous algorithm the average can have a higher accuracy than the final model. Training goes on
-        afterwards as if this method had not been called. After `finish`, a rank can call this method alone, and gets a
-        copy of the final model. Tensors of modules that have an autograd graph are copied without the graph. Objects
-        that cannot be copied, such as a lock, are shared with the model, with a warning. Frozen parameters share their
-        memory with the model, unless they differ between ranks.
+        The average uses each rank's model at the time of the rank's call. With push-sum the average is weighted; with
+        ``easgd`` the result is the centre. Models in messages under way are not included, unless `rest` is called
+        first. So with an asynchronous algorithm the average can have a higher accuracy than the final model. After the
+        call, training goes on as if this method had not been called. After `finish`, a rank can call this method alone,
+        and gets a copy of the final model.
 
-        Raises the errors of `DistributedOptimizer.step`, and RuntimeError if ``copy.deepcopy`` of the model makes no
-        copy.
+        If a tensor of a module has an autograd graph, the tensor is copied without the graph. Objects that cannot be
+        copied, such as a lock, are shared with the model, with a warning. The copy's frozen parameters share their
+        memory with the model, unless the frozen parameters differ between ranks.
+
+        Raises the errors of `DistributedOptimizer.step`. Raises RuntimeError if ``copy.deepcopy`` cannot copy the
+        model.
         """
         return self._average("averaged_model()")
 
     @untraced
     @torch.no_grad()
     def averaged_state_dict(self) -> dict[str, torch.Tensor]:
-        """Return the average of all ranks' trained parameters and buffers, by name; to be called on all ranks.
+        """Return the average of all ranks' trained parameters and buffers, by name. All ranks must call this method.
 
-        The model's ``state_dict()`` has these names, too. Frozen parameters are left out: they are neither copied nor
-        compared. ``model.load_state_dict(averaged, strict=False)`` loads the result. Raises the errors of
-        `averaged_model`.
+        The names are the names in the model's ``state_dict()``. Frozen parameters are left out, so they are neither
+        copied nor compared between ranks. ``model.load_state_dict(averaged, strict=False)`` loads the result. Raises
+        the errors of `averaged_model`.
         """
         found = self._average("averaged_state_dict()", compares_frozen=False).state_dict(keep_vars=True)
         return {
@@ -79,8 +82,8 @@ class AveragingOptimizer(WrappingOptimizer):
 
     def average_into(self, model: torch.nn.Module, compares_frozen: bool = True):
         """Write the average of all ranks' parameters and buffers into ``model``, a copy of the replica's model. Each
-        rank's values have the weight that the algorithm gives to the rank. This function is a schedule (a generator
-        that yields the objects it waits for), to be run on all ranks at once."""
+        rank's values have the weight that the algorithm gives to the rank. All ranks must run this schedule (a
+        generator that a driver runs) at once."""
         yield from self.loop.lifecycle.start()
         self.put_into(model, *(yield from self._averages()))
         yield from self.equal_models.look(self.steps)
@@ -99,8 +102,8 @@ class AveragingOptimizer(WrappingOptimizer):
                 buffer.copy_(view)
 
     def _averages(self):
-        """Return the averages of all ranks' parameters and buffers, two `Flat` in memory of their own. This function is
-        a schedule, as `_average_into`."""
+        """Return the averages of all ranks' parameters and buffers, as two `Flat` in new memory. All ranks must run
+        this schedule (a generator that a driver runs) at once."""
         replica, comm = self.replica, self.algorithm.uncounted_comm
         params, buffers = replica.params.like(), replica.buffers.like()
         for flat, tensor in zip((params, buffers), self.algorithm.snapshot(), strict=True):

@@ -1,4 +1,4 @@
-"""Checks of a user's script, before training and in every step."""
+"""Checks of the arguments that a user's script gives to `distribute`, and checks of its model in every step."""
 
 import inspect
 import warnings
@@ -13,7 +13,8 @@ from grsgd.models.replica import Replica
 from grsgd.outside import attributes_of
 
 WRAPPED_ALREADY = ("DistributedDataParallel", "FullyShardedDataParallel")
-"""Names of classes of torch that train a module on several processes, so that `distribute` cannot train it, too."""
+"""Names of torch's classes that train a module on several processes, so that `distribute` cannot train their
+objects."""
 
 
 def check_arguments(model, optimizer, algorithm):
@@ -22,7 +23,7 @@ def check_arguments(model, optimizer, algorithm):
         raise ValueError("the optimizer comes after the model: distribute(model, optimizer, algorithm)")
     if not isinstance(model, torch.nn.Module):
         several = isinstance(model, Iterable) and not isinstance(model, str)
-        hint = "; join several in one, by torch.nn.ModuleList" if several else ""
+        hint = "; join several modules in one, by torch.nn.ModuleList" if several else ""
         raise ValueError(f"the model is {kind_of(model)}: must be a torch.nn.Module{hint}")
     if isinstance(optimizer, type):
         raise ValueError(f"the optimizer is a class: give an object, {optimizer.__name__}(model.parameters(), ...)")
@@ -40,15 +41,15 @@ def check_arguments(model, optimizer, algorithm):
 
 
 def kind_of(thing) -> str:
-    """Return a text for an error message that says of which type ``thing`` is."""
+    """Return words for an error message that say of which type ``thing`` is, such as "of type int"."""
     if thing is None:
         return "None"
     return f"the class {thing.__name__}" if isinstance(thing, type) else f"of type {type(thing).__name__}"
 
 
 def check_same_arguments(mpi, replica: Replica, algorithm: type[Algorithm], options, seed: int, seconds: float):
-    """Raise SetupError on all ranks if they gave `distribute` different models, options or seeds. All ranks must call
-    this."""
+    """Raise SetupError on all ranks if the ranks gave different models, options or seeds to `distribute`. All ranks
+    must call this function."""
     outside = [tensor.nbytes for tensor in replica.outside()]
     sizes = {
         "the number of values in buffers": replica.buffers.array.size,
@@ -85,9 +86,9 @@ def check_optimizer(model: torch.nn.Module, optimizer: torch.optim.Optimizer, se
 
 
 def needs_closure(optimizer) -> bool:
-    """Return whether ``step()`` of the optimizer needs an argument, its closure."""
+    """Return whether ``step()`` of the optimizer cannot be called without its argument, the closure."""
     try:
-        inspect.signature(type(optimizer).step).bind(optimizer)  # a scheduler replaces step() of the object
+        inspect.signature(type(optimizer).step).bind(optimizer)  # a scheduler replaces step() of objects
     except TypeError:
         return True
     except ValueError:  # the method has no signature
@@ -96,7 +97,8 @@ def needs_closure(optimizer) -> bool:
 
 
 def check_groups(model: torch.nn.Module, groups: list[dict], name: str):
-    """Raise ValueError if the groups of the optimizer called ``name`` have parameters that are not the model's."""
+    """Raise ValueError if the groups of the optimizer called ``name`` have parameters that do not belong to
+    ``model``."""
     models = {id(p) for p in model.parameters()}
     others = [tuple(p.shape) for group in groups for p in group["params"] if id(p) not in models]
     if others:
@@ -107,10 +109,11 @@ def check_groups(model: torch.nn.Module, groups: list[dict], name: str):
 
 
 class InPlace:
-    """Check that no module, parameter or buffer of ``replica``'s model was replaced since training began. Ranks
-    exchange only the replica's flat arrays. A tensor that replaced a parameter lies outside of these arrays.
+    """Check that no module, parameter or buffer of the replica's model was replaced since training began. Ranks
+    exchange only the replica's flat arrays. A tensor that replaced a parameter is outside of the flat arrays.
 
-    The check reads the modules' own tables, which takes 0.1 to 0.2 microseconds per parameter.
+    The check reads the modules' own tables of parameters and buffers, which takes 0.1 to 0.2 microseconds per
+    parameter.
     """
 
     def __init__(self, replica: Replica):
@@ -128,12 +131,12 @@ class InPlace:
         flat = {id(buffer) for buffer in replica.in_buffers()}
         self._buffers = [entry for entry in buffers if id(entry[1][entry[2]]) in flat]
         self._places = [table[key].data for _, table, key in self._buffers]
-        """Places of the buffers in the array that the ranks average."""
+        """Views of the array of buffers that the ranks average, one view for each buffer."""
         self._buffer_addresses = [place.data_ptr() for place in self._places]
         self._reshaped: set[str] = set()
 
     def check(self):
-        """Copy each buffer that replaced another buffer into the place of the old buffer. Some modules replace the
+        """Copy each buffer that a module has replaced into the memory of the old buffer. Some modules replace the
         buffers of their statistics.
 
         Raises RuntimeError if trained parameters have new memory, if other parameters than before require a gradient,
@@ -165,7 +168,8 @@ class InPlace:
                 )
 
     def buffers_in(self, flat: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
-        """Return name and view of each buffer that the ranks average, in the array ``flat`` of all buffers."""
+        """Return the name of each buffer that the ranks average, and a view of it in ``flat``, an array of all
+        buffers."""
         begins = [(place.data_ptr() - self._begin) // place.element_size() for place in self._places]
         parts = [
             flat[begin : begin + place.numel()].view(place.shape)
@@ -180,7 +184,8 @@ class InPlace:
             if table[key].data_ptr() != address:
                 raise RuntimeError(
                     f"parameter {name!r} was given new memory after distribute() (model.to(), p.data = ..., "
-                    "load_state_dict(assign=True), ...): do that before, or write into the old memory with "
+                    "load_state_dict(assign=True), ...): do this before distribute(), or write into the old memory "
+                    "with "
                     "p.data.copy_(); in place of share_memory(), share a copy of the model"
                 )
         for (name, table, key), required in zip(self._parameters, self._requires, strict=True):

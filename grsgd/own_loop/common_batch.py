@@ -1,4 +1,4 @@
-"""Gradients of a batch that all ranks share, which a user's own loop computes block by block."""
+"""Optimizer for users' own loops in which all ranks share each batch, and compute its gradient block by block."""
 
 from contextlib import contextmanager
 from functools import partial
@@ -16,14 +16,15 @@ from grsgd.own_loop.share_of_data import count_of
 from grsgd.seeding import Purpose, seed_torch
 
 BATCHES = "batches"
-"""Key of the number of batches in the algorithm's part of a ``state_dict()``."""
+"""Key of the number of batches in the entry of the algorithm in a ``state_dict()``."""
 
 
 class CommonBatchOptimizer(DistributedOptimizer):
-    """Optimizer whose gradient, after a loop over `blocks`, is the gradient of a batch that all ranks share.
+    """Optimizer with which a user's loop computes the gradient of a batch that all ranks share, block by block
+    (`blocks`).
 
-    The ranks exchange gradients at the end of the loop. Clipping may therefore follow the loop directly, and ``step()``
-    sends nothing.
+    The ranks exchange gradients at the end of the loop over `blocks`. So a script can clip the gradient directly after
+    the loop, and ``step()`` sends nothing.
     """
 
     algorithm: CommonBatchAlgorithm
@@ -32,20 +33,20 @@ class CommonBatchOptimizer(DistributedOptimizer):
         super().__init__(*arguments)
         torch.backends.cudnn.deterministic = True  # all ranks get the same gradient of a block, bit for bit
         self._batches = 0
-        """Number of batches whose gradients have been computed; batches before a saved state that was loaded count,
-        too."""
+        """Number of batches whose gradients have been computed, including batches before a saved state that was
+        loaded."""
         self._has_gradient = False
         """Whether the gradient of a whole batch has been computed since the last step."""
 
     def blocks(self, samples):
-        """Yield this rank's blocks of a batch, as `SharingOptimizer.blocks` does. Torch's random draws in a block are
-        the same on all ranks.
+        """Yield this rank's blocks of a batch, as `SharingOptimizer.blocks` does. Within a block, torch draws the same
+        random numbers on all ranks.
 
-        After a loop over all blocks each parameter's gradient is the gradient of the whole batch. If a parameter had a
-        gradient before the loop, the gradient of the batch is added to it.
+        After a loop over all blocks, each parameter's gradient is the gradient of the whole batch. If a parameter had a
+        gradient before the loop, the gradient of the batch is added to the earlier gradient.
 
-        Raises RuntimeError on all ranks if ranks that compute the same block have different batches. Ranks are compared
-        in the first step, and in every 100th step.
+        Raises RuntimeError on all ranks if two ranks compute the same block of different batches. Ranks are compared in
+        the first step, and in every 100th step.
         """
         replica, algorithm, samples = self.replica, self.algorithm, count_of(samples)
         if samples < algorithm.num_blocks:
@@ -75,7 +76,7 @@ class CommonBatchOptimizer(DistributedOptimizer):
                     p.grad.add_(earlier)
         self._batches += 1
         self._has_gradient = True
-        begin, end = part(algorithm.comm.rank, algorithm.comm.size, samples)  # no sample is counted on several ranks
+        begin, end = part(algorithm.comm.rank, algorithm.comm.size, samples)  # count each sample on one rank only
         self.times.samples_of_step = end - begin
 
     @property
@@ -105,19 +106,19 @@ class CommonBatchOptimizer(DistributedOptimizer):
 
 @contextmanager
 def drawing_alike(device: torch.device, seed: int, batch: int, block: int):
-    """Seed torch's random generators for the code in the ``with`` block, by the number of a batch and of a block of it.
-    Afterwards, restore the generators' earlier state."""
+    """Seed torch's random generators for the code in the ``with`` block. The seed depends on the number ``batch`` of
+    the batch and the number ``block`` of the block in the batch. Afterwards, restore the generators' earlier state."""
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         seed_torch(device, Purpose.BLOCK_DROPOUT, seed, batch, block)
         yield
 
 
 def check_same_batch(comm, num_blocks: int, found: dict[int, int], samples: int):
-    """Schedule that raises RuntimeError on all ranks if they have given `CommonBatchOptimizer.blocks` different
-    batches.
+    """Schedule that raises RuntimeError on all ranks if the ranks have given different batches to
+    `CommonBatchOptimizer.blocks`.
 
-    ``num_blocks`` is the number of blocks of all ranks. ``found`` has the digest of the gradient of each of this rank's
-    blocks, by number of the block. ``samples`` is the number of samples of this rank's batch.
+    ``num_blocks`` is the number of blocks of all ranks. ``found`` maps the number of each of this rank's blocks to the
+    digest of the block's gradient. ``samples`` is the number of samples of this rank's batch.
     """
     mine, holders = np.zeros((2, num_blocks + 1))
     mine[-1], holders[-1] = samples, 1
@@ -128,10 +129,10 @@ def check_same_batch(comm, num_blocks: int, found: dict[int, int], samples: int)
     is_other = holders * (mine * sums[num_blocks + 1 :] != sums[: num_blocks + 1])
     yield from halving_doubling_allreduce(comm, is_other)
     if is_other[-1]:
-        raise RuntimeError(f"{samples} samples in blocks() on rank {comm.rank}, others on other ranks: {SAME}")
+        raise RuntimeError(f"{samples} samples in blocks() on rank {comm.rank}, another number on other ranks: {SAME}")
     if is_other.any():
         block = int(np.flatnonzero(is_other)[0])
         raise RuntimeError(f"the ranks have computed different gradients of block {block} of the batch: {SAME}")
 
 
-SAME = "all ranks must give blocks() the same batches, so seed shuffling alike on all ranks, and use no grsgd.shard()"
+SAME = "all ranks must give blocks() the same batches: seed shuffling alike on all ranks, and do not use grsgd.shard()"

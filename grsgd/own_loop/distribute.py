@@ -1,4 +1,4 @@
-"""The call `distribute`, by which a user's own training loop runs any algorithm as a torch optimizer."""
+"""The function `distribute`, which lets a user's own training loop run any algorithm as a torch optimizer."""
 
 from contextlib import contextmanager
 from functools import partial
@@ -51,20 +51,21 @@ def distribute(
     transfer: str = "auto",
     **options,
 ) -> DistributedOptimizer:
-    """Train ``model`` together on all ranks of ``comm`` (an mpi4py communicator; None means MPI_COMM_WORLD).
+    """Return an optimizer that trains ``model`` together with the models of all ranks of ``comm``.
 
-    ``algorithm`` is a name that ``grsgd algorithms`` lists, or ``FILE.py:CLASS`` for an own algorithm; ``options`` are
-    this algorithm's options. All ranks must call this function, with models of one architecture, each on a GPU or all
-    on the CPU. All ranks start from rank 0's parameters. ``timeout`` limits, in seconds, how long a rank waits for
-    other ranks. ``transfer`` says how arrays in GPU memory travel between ranks (`grsgd.comm.gpu.select`). After the
-    call an uncaught exception on one rank ends the job. Until ``finish()`` the model must keep its parameters, their
-    memory, and the set of trained parameters. Call ``finish()`` after the last step; the model may then be distributed
-    again.
+    ``comm`` is an mpi4py communicator; None means MPI_COMM_WORLD. ``algorithm`` is a name that ``grsgd algorithms``
+    lists, or ``FILE.py:CLASS`` for a user's own algorithm. ``options`` are the algorithm's options. ``timeout`` limits,
+    in seconds, each wait for other ranks. ``transfer``: how arrays in GPU memory travel (`grsgd.comm.gpu.select`).
 
-    Raises ConfigError, a ValueError, on all ranks: for an unknown algorithm, and for options that the algorithm does
-    not take; for parameters of the optimizer that are not the model's; for LBFGS, and for SparseAdam with an algorithm
-    that sends gradients; for models that cannot be flattened (`Replica`), that have two parameters in one memory, or
-    that are already distributed. If the script does not catch the error, it ends with one line and exit code 2.
+    All ranks must call this function, with models of the same architecture. Each model is on a GPU, or all are on the
+    CPU. All ranks start from rank 0's parameters. After the call, an uncaught exception on one rank ends the job. Until
+    ``finish()``, the model must keep its parameters, their memory, and the set of trained parameters. Call ``finish()``
+    after the last step; the model may then be distributed again.
+
+    Raises ConfigError, a ValueError, on all ranks: for an unknown algorithm or option; for parameters of the optimizer
+    that are not the model's; for LBFGS; for SparseAdam with an algorithm that sends gradients; for models that cannot
+    be flattened (`Replica`), that have two parameters in the same memory, or that are already distributed. If the
+    script does not catch the error, the script ends with one line and exit code 2.
     """
     words.of_script()
     mpi = communicator(comm, "distribute(): comm")
@@ -101,7 +102,7 @@ def distribute(
 
 
 def check_progress_mode(mode: str):
-    """Raise ConfigError for a progress mode that does not exist."""
+    """Raise ConfigError if ``mode`` is no progress mode."""
     if mode not in PROGRESS_MODES:
         raise ConfigError(f"progress_mode = {mode!r}: allowed: {', '.join(PROGRESS_MODES)}")
 
@@ -114,7 +115,7 @@ def kind_of_optimizer(algorithm: type[Algorithm]) -> type[DistributedOptimizer]:
 
 
 def check_algorithm(model, optimizer, name: str, options: dict, ranks: int) -> tuple[type[Algorithm], Options]:
-    """Return the algorithm called ``name`` and its checked options; raises ValueError if the algorithm cannot train
+    """Return the algorithm called ``name`` and its checked options. Raises ValueError if the algorithm cannot train
     ``model`` with ``optimizer``."""
     check_arguments(model, optimizer, name)
     cls = algorithm_of(name)
@@ -136,8 +137,8 @@ def check_algorithm(model, optimizer, name: str, options: dict, ranks: int) -> t
 def decided(
     algorithm: type[Algorithm], options: Options, context: RankContext, replica: Replica
 ) -> tuple[Options, dict[str, str]]:
-    """Return the options, and a dictionary from an option's name to the reason for its value. Options that were left
-    open (``"auto"``) are chosen after measurements in a trial."""
+    """Return the options of the algorithm, and a dictionary from an option's name to the reason for its value. An
+    option with the value ``"auto"`` is chosen in a trial (measurements before the training)."""
     chosen, reasons = context.driver.run(
         algorithm.choose_options(options, Trial(context, replica.model, replica.dtype))
     )
@@ -156,28 +157,28 @@ def as_config_error():
 
 
 def check_not_distributed(model: torch.nn.Module):
-    """Raise ConfigError if ``model`` shares a parameter with a model that `distribute` trains already."""
+    """Raise ConfigError if ``model`` shares a parameter with a model that another optimizer of `distribute` trains."""
     taken = {id(p) for other in unfinished for p in other.replica.model.parameters()}
     if any(id(p) in taken for p in model.parameters()):
         raise ConfigError(
             "the model, or a part of it, is distributed already: call finish() of its optimizer; if two optimizers "
-            "train one model, give distribute() the first only, and step the second after the first"
+            "train one model, give distribute() only the first optimizer, and step the second after the first"
         )
 
 
 def make_replica(
     model: torch.nn.Module, algorithm: type[Algorithm], options: Options, flat_gradients: bool
 ) -> Replica:
-    """Return the replica of ``model``; raises ConfigError if the model is distributed already, or if ``algorithm`` with
-    these ``options`` cannot train its dtypes."""
+    """Return the replica of ``model``. Raises ConfigError if the model is already distributed, or if ``algorithm`` with
+    these ``options`` cannot train parameters of the model's dtypes."""
     check_not_distributed(model)
     exchanged = exchanged_dtype([p for p in model.parameters() if p.requires_grad], algorithm, options)
     return Replica(model, flat_gradients=flat_gradients, exchanged=exchanged)
 
 
 def make_gradients(replica: Replica, traits: Traits) -> Gradients | None:
-    """Return an object that holds ``replica``'s gradients for an algorithm that sends gradients; None for other
-    algorithms."""
+    """Return an object that holds the gradients of ``replica`` for an algorithm that sends gradients. Return None for
+    other algorithms."""
     if not traits.sends_gradients:
         return None
     gradients = EarlyGradients(replica) if traits.sends_early else Gradients(replica)
@@ -195,7 +196,7 @@ def give_all_the_same(replica: Replica, comm: Communicator, driver):
 
 
 def algorithm_of(name: str) -> type[Algorithm]:
-    """Return the algorithm called ``name``, for a user's own loop; raises ConfigError."""
+    """Return the algorithm called ``name``. Raises ConfigError if no algorithm for users' own loops has this name."""
     names = sorted(key for key, cls in ALGORITHMS.items() if cls.traits.supports_own_loop)
     try:
         cls = find(name, names)
@@ -207,9 +208,9 @@ def algorithm_of(name: str) -> type[Algorithm]:
 
 
 def options_of(algorithm, options: dict):
-    """Return the checked options of an algorithm in a user's own loop; raises ConfigError."""
+    """Return the checked options of an algorithm in a user's own loop. Raises ConfigError for unfit options."""
     if "progress" in options:
-        raise ConfigError("progress: is called progress_mode now")
+        raise ConfigError("progress: this option is called progress_mode now")
     try:
         return algorithm.Options(**options)
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""Optimizer that trains its model together with the other ranks' models, in a user's own loop."""
+"""Optimizer for a user's own training loop, which trains a model together with the models of the other ranks."""
 
 import atexit
 import os
@@ -42,43 +42,43 @@ unfinished: list["DistributedOptimizer"] = []
 
 
 class DistributedOptimizer(SharingOptimizer, AveragingOptimizer, SavingOptimizer):
-    """Torch optimizer whose ``step()`` also mixes the models of all ranks; made by `distribute`.
+    """Torch optimizer whose ``step()`` also mixes the models of all ranks. `distribute` makes this optimizer.
 
-    Everything else comes from the wrapped optimizer: ``param_groups``, ``state``, learning-rate schedulers, and
-    ``state_dict()`` except for its entries of the algorithm.
+    ``param_groups`` and ``state`` are the wrapped optimizer's; ``state_dict()`` adds the entries of the algorithm.
     """
 
     end_call = "optimizer.finish() or close()"
-    """The call after the last step, as the user's script writes it."""
+    """Name of the call that a user's script must make after the last step, for error messages."""
 
     def __init__(self, optimizer, replica, gradients, algorithm, context, transport, roll_call: RollCall):
-        """Wrap ``optimizer``, given by the script. ``gradients`` are the gradients that ``algorithm`` sends, or None if
-        it sends models. ``transport`` says how arrays travel between ranks (`grsgd.comm.gpu.select.Choice`)."""
+        """Wrap ``optimizer``, which the user's script has made. ``gradients`` are the gradients that ``algorithm``
+        sends, or None if ``algorithm`` sends models. ``transport`` says how arrays travel between ranks
+        (`grsgd.comm.gpu.select.Choice`)."""
         driver, uncounted = context.driver, context.uncounted_comm
         self.optimizer, self.model = optimizer, replica.model
         self.replica, self.driver = replica, driver
         self.loop = Loop(Lifecycle(algorithm))
         self.seed, self.transport = context.seed, transport
         self.reasons: dict[str, str] = {}
-        """Reasons for the choice of options that were left open (``variant = "auto"``), by attribute of a run file."""
+        """Reasons for the choice of options left open by the user (``variant = "auto"``), by attribute of a run
+        file."""
         self.finished = False
         self.times = LoopTimes(driver, algorithm.optimizer)
         self.moment = driver.clock()
-        """Time of the driver's clock, in seconds, at which the last step or `finish` ended."""
+        """Time of the driver's clock, in seconds, at the end of the last step or of `finish`."""
         self.stops = Stops(driver.clock)
         self.end_is_told = False
-        """Whether a recording has already printed the reason why the ranks end without `finish`."""
+        """Whether a recording has already printed why the ranks end their scripts without a call of `finish`."""
         self.recorded = SavedRecord()
         self.recording = None
-        """The recording (`grsgd.own_loop.recording.LoopRun`) that is under way."""
+        """The recording (`grsgd.own_loop.recording.LoopRun`) that is under way; None without a recording."""
         self._gradients, self._uncounted_comm = gradients, uncounted
         self.joining = Joining(uncounted, driver)
         self._in_place = InPlace(replica)
         self._roll_call, self._of_this = roll_call, roll_call.of_new_optimizer()
         self._step_under_way = False
         self._is_broken = False
-        """Whether an error broke off a hook of the algorithm, so that some of the hook's messages are possibly under
-        way."""
+        """Whether an error broke off a hook of the algorithm, whose messages are then possibly under way."""
         self._saved = SavedAlgorithm(self.loop.lifecycle)
         self.equal_models = EqualModels(algorithm)
         prepare = type(algorithm).before_backward
@@ -100,11 +100,12 @@ class DistributedOptimizer(SharingOptimizer, AveragingOptimizer, SavingOptimizer
 
     @untraced
     def step(self, closure=None):
-        """Update the model, and exchange models or gradients with other ranks. First, a given closure is called once.
+        """Update the model, and exchange models or gradients with other ranks. If ``closure`` is given, `step` first
+        calls ``closure()`` once.
 
-        Raises RuntimeError after `finish`, and if trained parameters were given new memory, or parameters were frozen
-        or unfrozen. With synchronous algorithms it also raises RuntimeError if this rank waits for a rank that has
-        called `finish` after fewer steps.
+        Raises RuntimeError after `finish`, if trained parameters were given new memory, and if parameters were frozen
+        or unfrozen. With a synchronous algorithm, raises RuntimeError if this rank waits for a rank that has called
+        `finish` after fewer steps.
         """
         arguments, named = (self,) if closure is None else (self, closure), {}
         for hook in list(self._optimizer_step_pre_hooks.values()):
@@ -131,8 +132,8 @@ class DistributedOptimizer(SharingOptimizer, AveragingOptimizer, SavingOptimizer
             if closure is None or "closure" not in str(error):
                 raise
             raise RuntimeError(
-                f"{type(self.optimizer).__name__} asks for its closure, which distribute() calls once, before it: "
-                f"an optimizer that calls the closure itself cannot be distributed ({error})"
+                f"{type(self.optimizer).__name__} asks for its closure, which distribute() calls once, before the "
+                f"step: an optimizer that calls the closure itself cannot be distributed ({error})"
             ) from error
         if self.equal_models.is_due(self.steps + 1) and self.joining.all_have_batches:
             self._run(lambda: self.equal_models.look(self.steps + 1))
@@ -140,16 +141,16 @@ class DistributedOptimizer(SharingOptimizer, AveragingOptimizer, SavingOptimizer
         self.times.step_ended()
         self.loop.stepped()
         self.moment = self.driver.clock()
-        if not self.algorithm.traits.synchronous:  # for synchronous algorithms `_watch` does this
+        if not self.algorithm.traits.synchronous:  # with a synchronous algorithm, `_watch` looks for uneven steps
             self._roll_call.look(self.steps, self.moment)
         self.stops.watch()
         return loss
 
     def _apply(self):
-        """Update the model, and send the messages of this step that were not sent before ``step()``."""
+        """Update the model, and send the messages of the present step that were not sent before ``step()``."""
         if self._gradients is None:
             self.joining.has_batch()
-            self._begin_step()  # no hook has begun the step if the script did not call the module
+            self._begin_step()  # no hook has begun the step if the script did not call the model as a module
             self._run(self.loop.hook("step"))
         else:
             self._reduce()
@@ -158,10 +159,10 @@ class DistributedOptimizer(SharingOptimizer, AveragingOptimizer, SavingOptimizer
             self._gradients.forget()
 
     def step_without_batch(self):
-        """Take part in a step of the other ranks, within `join`, without a gradient.
+        """Take part, within `join`, in a step of the other ranks for which this rank has no batch.
 
-        With an algorithm that sends gradients this rank sends zeros and keeps its model; with any other it mixes its
-        model, and its optimizer changes no parameter.
+        If the algorithm sends gradients, this rank sends zeros and keeps its model. If the algorithm sends models, this
+        rank mixes its model with others, and its optimizer changes no parameter.
         """
         self.zero_grad()
         if self._gradients is None:
@@ -174,11 +175,12 @@ class DistributedOptimizer(SharingOptimizer, AveragingOptimizer, SavingOptimizer
 
     @untraced
     def synchronize(self):
-        """Replace the gradients by the means over all ranks, which `step` will apply; to be called on all ranks.
+        """Replace this rank's gradients by the means over all ranks, which `step` will apply. All ranks must call this
+        method.
 
-        Call this method before code that reads or changes gradients between ``backward()`` and ``step()``: clipping, or
-        ``GradScaler.unscale_``. The next ``step()`` then sends no gradients. Has no effect with algorithms that send
-        models.
+        Call this method before code that reads or changes gradients between ``backward()`` and ``step()``, such as
+        clipping or ``GradScaler.unscale_``. The next ``step()`` then sends no gradients. With algorithms that send
+        models, this method has no effect.
         """
         self._check()
         if self._gradients is not None:
@@ -187,16 +189,17 @@ class DistributedOptimizer(SharingOptimizer, AveragingOptimizer, SavingOptimizer
 
     @contextmanager
     def no_sync(self):
-        """Accumulate gradients without sending them, as DDP's ``no_sync`` does. Use this context for all backward
-        passes of a step except the last. Without buckets nothing is sent before ``step()`` in any case."""
+        """Accumulate gradients without sending them, as ``no_sync`` of torch's DDP does. Use this context for all
+        backward passes of a step except the last. Without buckets, gradients are only sent in ``step()`` in any
+        case."""
         with self._gradients.held_back() if self._gradients is not None else nullcontext():
             yield
 
     def join(self):
-        """Return a context for a loop in which ranks have unequal numbers of batches, as DDP's ``join``; collective.
+        """Return a context for a loop in which ranks have unequal numbers of batches, like DDP's ``join``; collective.
 
-        A rank whose loop ends first takes part in the steps of the others without a batch, so that all ranks leave the
-        block with equally many `steps`. Ranks of an asynchronous algorithm need no such steps.
+        A rank whose loop ends early takes part in the other ranks' steps without a batch. So all ranks have equal
+        numbers of `steps` when they leave the block. Ranks of an asynchronous algorithm need no steps without batches.
         """
         self._check()
         self.loop.refuse("join()")
@@ -210,10 +213,11 @@ class DistributedOptimizer(SharingOptimizer, AveragingOptimizer, SavingOptimizer
 
     @untraced
     def finish(self):
-        """Receive all messages under way and make all models equal, after the last step; to be called on all ranks.
+        """Receive all messages under way and make all models equal, after the last step. All ranks must call this
+        method.
 
-        Raises RuntimeError if trained parameters were given new memory, or parameters were frozen or unfrozen; raises
-        UnevenCalls if other ranks are in another call.
+        Raises RuntimeError if trained parameters were given new memory, or if parameters were frozen or unfrozen.
+        Raises UnevenCalls if another rank is in another collective call.
         """
         if self.finished:
             return
@@ -224,13 +228,13 @@ class DistributedOptimizer(SharingOptimizer, AveragingOptimizer, SavingOptimizer
             self.loop.finish()
             self._end(frees=False)
             BEFORE_ABORT.remove(self.stops.tell_failure)
-            for process in self.loop.lives.membership.dead:  # the job is whole without them
+            for process in self.loop.lives.membership.dead:  # a death does not make this job a failed one
                 words.leave(words.ENDED, process=process)
             return
         all_finish = self._roll_call.call(FINISH + self._of_this, self.steps)
         self._let_go()
         self._drain()
-        self.driver.run(all_finish.come())  # the average's messages must not meet messages of another call
+        self.driver.run(all_finish.come())  # messages of the average must not arrive in another collective call
         self.driver.run(self.loop.lifecycle.average())
         self.replica.settle()
         self.driver.run(self.equal_models.at_end())
@@ -240,12 +244,12 @@ class DistributedOptimizer(SharingOptimizer, AveragingOptimizer, SavingOptimizer
 
     @untraced
     def close(self):
-        """Give up the training; to be called on all ranks, in place of `finish`. Each rank's model keeps the rank's own
+        """Give up the training: all ranks must call this instead of `finish`. Each rank's model keeps the rank's own
         weights.
 
-        Frees everything that `distribute` has allocated. So a search over hyperparameters can drop a trial in which all
-        ranks have raised an exception. If an error broke off a step on some rank, messages of that step stay under way
-        and keep their memory.
+        `close` frees everything that `distribute` has allocated. So a search over hyperparameters can drop a training
+        in which all ranks have raised an exception. If an error broke off a step on some rank, messages of that step
+        stay under way and keep their memory.
         """
         if self.finished:
             return
@@ -260,8 +264,8 @@ class DistributedOptimizer(SharingOptimizer, AveragingOptimizer, SavingOptimizer
         self._end(frees=not uneven[0])
 
     def give_up(self):
-        """End the training of a loop over `surviving` that a signal has ended, on all ranks at once. Each rank's model
-        keeps the rank's own weights."""
+        """End the training in a loop over `surviving` that a signal has ended. All ranks call this method at once. Each
+        rank's model keeps the rank's own weights."""
         self._let_go()
         self._end(frees=False)
 
@@ -273,7 +277,7 @@ class DistributedOptimizer(SharingOptimizer, AveragingOptimizer, SavingOptimizer
             self._gradients.close()
 
     def _drain(self):
-        """Receive all messages of the algorithm that are under way, together with the other ranks."""
+        """Receive, together with the other ranks, all messages of the algorithm that are under way."""
         self._is_broken = True
         self.driver.run(self.loop.begin())
         if isinstance(self._gradients, EarlyGradients):
@@ -296,7 +300,7 @@ class DistributedOptimizer(SharingOptimizer, AveragingOptimizer, SavingOptimizer
         atexit.unregister(self._check_finished)
 
     def survive(self, loop: Loop):
-        """Go on in ``loop``, which outlives processes that die."""
+        """Go on in ``loop``, a loop that continues after the death of a process."""
         self.stops.signal = self.stops.signal or loop.lives.signal
         self.stops.signal.tolerant = True
         self.loop, self.equal_models = loop, EqualModels(loop.algorithm, is_looked_at=False)
@@ -304,12 +308,13 @@ class DistributedOptimizer(SharingOptimizer, AveragingOptimizer, SavingOptimizer
         loop.start()
 
     def broken_off(self):
-        """Record that an error has ended a recording, so that some ranks did not make its last collective calls."""
+        """Record that an error has ended a recording, so that some ranks did not make the recording's last collective
+        calls."""
         self.end_is_told = True
         self._roll_call.begin_anew()
 
     def meet(self, call: str) -> Answers:
-        """Wait until all ranks are in a collective call; ``call`` names it, such as "in rest()". Raises UnevenCalls."""
+        """Wait until all ranks are in the collective call named ``call``, such as "in rest()". Raises UnevenCalls."""
         answers = self._roll_call.call(call + self._of_this, self.steps)
         self.driver.run(answers.come())
         return answers
@@ -329,11 +334,11 @@ class DistributedOptimizer(SharingOptimizer, AveragingOptimizer, SavingOptimizer
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
-        """False: `GradScaler.step` itself looks for overflow. Raises RuntimeError if gradients are not averaged yet."""
+        """False: `GradScaler.step` itself looks for overflow. Raises RuntimeError if gradients are not yet averaged."""
         if self._gradients is not None and not self._gradients.reduced:
             raise RuntimeError(
-                "GradScaler.step() with gradients of this rank alone: call optimizer.synchronize() after backward(), "
-                "or a rank whose gradients overflow skips a step in which the other ranks wait for it"
+                "GradScaler.step() with gradients of this rank alone: call optimizer.synchronize() after backward(); "
+                "without the call, a rank whose gradients overflow skips a step in which the other ranks wait for it"
             )
         return False
 
@@ -380,12 +385,12 @@ class DistributedOptimizer(SharingOptimizer, AveragingOptimizer, SavingOptimizer
                 self._run(self.loop.hook("before_backward"))
 
     def before_forward(self, samples: int | None):
-        """Record that a forward pass of ``samples`` samples begins; the model's own hook calls this method."""
+        """Record that a forward pass of ``samples`` samples begins. A hook of the model calls this method."""
         self._begin_step()
         self.times.forward(samples)
 
     def _watch(self):
-        """Raise an error if further waiting is useless; the driver calls this method while this rank waits."""
+        """Raise an error if this rank waits in vain. The driver calls this method while this rank waits."""
         in_step = self.joining.is_open or (self._step_under_way and self.algorithm.traits.synchronous)
         self._roll_call.watch(self.steps + 1 if in_step else 0, self.algorithm.name)
         self.stops.watch_in_step()

@@ -1,4 +1,4 @@
-"""Forward passes of a loop that trains a model without calling the model itself, such as by ``model.loss(x)``."""
+"""Detection of forward passes in a loop that trains a model without calling the model, such as by ``model.loss(x)``."""
 
 from collections.abc import Callable
 
@@ -8,24 +8,24 @@ from grsgd.own_loop.forward_hook import BeforeForward
 from grsgd.own_loop.times import LoopTimes
 
 MAX_LOOKS = 5
-"""Largest number of steps in which all parts of a model get hooks to find the part that the loop calls."""
+"""Largest number of steps in which all submodules get hooks, to find the submodule that the loop calls."""
 ADVICE = "if that is not right, give recording() the batch_size"
 
 
 class Entrances:
-    """Modules inside a model that a loop calls in place of the model. They are found after a step without a forward
-    pass of the model.
+    """Submodules that a user's loop calls in place of the model. `Entrances` looks for such submodules after a step
+    without a forward pass of the model.
 
-    In the next step all modules inside the model, its parts, get a hook. From then on the part that is called first
-    represents the model: its forward passes give the number of samples and the computing time. If the loop calls the
-    model itself, the parts never get a hook.
+    After a step without a forward pass of the model, all submodules get a hook. The submodule that is called first in
+    the next step then represents the model. The forward passes of this submodule give the number of samples and the
+    computing time. If the loop calls the model itself, no submodule gets a hook.
 
     Parameters
     ----------
     times
-        Times of the loop; `LoopTimes.forward` is called at each forward pass.
+        Times of the loop. Each forward pass of the submodule calls `LoopTimes.forward`.
     warn
-        Function that is called with a sentence for the user if samples are counted at a part, or not at all.
+        Function that is called with a sentence for the user if samples are counted at a submodule, or are not counted.
     """
 
     def __init__(self, model: torch.nn.Module, times: LoopTimes, warn: Callable[[str], None]):
@@ -34,13 +34,13 @@ class Entrances:
         self._looking: list[torch.utils.hooks.RemovableHandle] = []
         self._looks = 0
         self._first: str | None = None
-        """The part that was called first in this step."""
+        """Name of the submodule that was called first in the present step; None if none was called."""
         self.uncounted = 0
         """Number of steps whose samples are not counted."""
         self._unseen, self._samples = times.unseen_steps, times.totals.samples
 
     def step_ended(self):
-        """Look for the part that the loop calls, if the last step had no forward pass of the model."""
+        """Look for the submodule that the loop calls, if the last step had no forward pass of the model."""
         times, samples = self._times, self._times.totals.samples
         if times.unseen_steps > self._unseen:
             self._unseen = times.unseen_steps
@@ -54,7 +54,8 @@ class Entrances:
         self._samples, self._first = samples, None
 
     def warnings(self) -> list[str]:
-        """Return warnings for the run file that name the parts whose samples were counted in place of the model's."""
+        """Return warnings for the run file which name the submodules whose samples were counted in place of the
+        model's."""
         return [self._said()] if self._entrances else []
 
     def close(self):
@@ -99,6 +100,6 @@ class Entrances:
     def _said(self) -> str:
         parts = ", ".join(map(repr, self._entrances))
         return (
-            f"the model itself was not called: samples and computing are counted where its part {parts} is, in the "
-            f"first steps as in the next one; {ADVICE}"
+            f"the model itself was not called: samples and computing time are counted at calls of its part {parts}; "
+            f"the first steps are counted with as many samples as the next step; {ADVICE}"
         )

@@ -1,4 +1,5 @@
-"""Equally many batches on all ranks: an epoch ends when the loader of any rank has no more batches."""
+"""The function `even`, which gives all ranks equal numbers of batches: an epoch ends when any rank has no more
+batches."""
 
 import sys
 from collections.abc import Iterable, Iterator
@@ -15,22 +16,23 @@ from grsgd.text import ranks_in_words
 
 CALL = "in even()"
 MANY = 4
-"""Largest number of ranks that a line names."""
+"""Largest number of ranks that a printed line names."""
 END = object()
-"""Stands for the batch after the last one."""
+"""Object that stands in place of a batch after the last batch."""
 
 
 def even(loader: Iterable, comm=None) -> Iterator:
-    """Yield the batches of this rank's ``loader`` until the loader of any rank has no more; all ranks iterate together.
+    """Yield the batches of this rank's ``loader`` until any rank has no more batches. All ranks must iterate together.
 
-    If all loaders know their lengths, the ranks compare the lengths once per epoch. Otherwise they compare before every
-    batch whether each rank has a batch: a rank then sends n - 1 messages of 256 bytes per batch on n ranks, and drops
-    the batch that it has read last. Rank 0 prints a line, once, if batches are dropped.
+    If all loaders know their lengths, the ranks compare the lengths once per epoch. If a loader does not know its
+    length, the ranks compare before every batch whether each rank has a batch. On n ranks, each rank sends n - 1
+    messages of 256 bytes per batch for this comparison. At the end of an epoch, a rank may have to drop the batch that
+    it has read last. If batches are dropped, rank 0 prints one line.
 
     Parameters
     ----------
     loader
-        Loader of this rank; the length of a DataLoader of an IterableDataset is not trusted.
+        Loader of this rank. The length of a DataLoader of an IterableDataset is not used, because it may be wrong.
     comm
         An mpi4py communicator; MPI_COMM_WORLD if None.
 
@@ -60,7 +62,7 @@ def even(loader: Iterable, comm=None) -> Iterator:
 
 
 def length_of(loader: Iterable) -> int | None:
-    """Return the number of batches of an epoch; None if it is not known for certain."""
+    """Return the number of batches of ``loader`` in an epoch; None if the number is not known for certain."""
     if isinstance(loader, DataLoader) and isinstance(loader.dataset, IterableDataset):
         return None
     try:
@@ -70,7 +72,7 @@ def length_of(loader: Iterable) -> int | None:
 
 
 def while_all_have(loader: Iterable, roll: RollCall) -> Iterator:
-    """Yield batches, each after a roll call in which all ranks report that they have a batch."""
+    """Yield batches of ``loader``. Before each batch, the ranks report in a roll call that each of them has a batch."""
     batches, steps = iter(loader), 0
     while True:
         batch = next(batches, END)
@@ -87,12 +89,13 @@ def while_all_have(loader: Iterable, roll: RollCall) -> Iterator:
 
 
 def ranks_with(number: int, of_ranks: dict[int, int]) -> str:
-    """Return words for the ranks that have ``number``, with their verb: "rank 1 has"."""
+    """Return a text that names the ranks whose value in ``of_ranks`` is ``number``, with a verb, such as "rank 1
+    has"."""
     ranks = sorted(rank for rank, own in of_ranks.items() if own == number)
     return f"{ranks_in_words(ranks, MANY)} {'has' if len(ranks) == 1 else 'have'}"
 
 
 @cache
 def say(line: str):
-    """Print a line on stderr, at its first call with the same text."""
+    """Print ``line`` on stderr. Further calls with the same text print nothing."""
     print(f"grsgd: even(): {line}", file=sys.stderr, flush=True)

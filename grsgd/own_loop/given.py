@@ -1,4 +1,4 @@
-"""Checks of everything that a script gives to a recording: its arguments, its configuration, its logged values."""
+"""Checks of the values that a script gives to a recording: arguments, configuration and logged values."""
 
 import operator
 import os
@@ -18,13 +18,13 @@ from grsgd.runs.run_file import why_unfit
 from grsgd.training.description import describe_algorithm
 
 OURS = ("time", "step", "samples")
-"""Columns of the curve that grsgd measures itself, so that a script cannot log them."""
+"""Names of the curve's columns that grsgd measures itself, and that a script therefore cannot log."""
 MAX_NAMES = 1000
-"""Largest number of names that a rank may log: each name is a column of the curve."""
+"""Largest number of names that a rank may log. Each name is a column of the curve."""
 
 
 def path_of(path) -> Path:
-    """Return the path of the run file; raises ConfigError if ``path`` is no path."""
+    """Return ``path``, the path of the run file, as a Path. Raises ConfigError if ``path`` is no path."""
     if not isinstance(path, str | os.PathLike) or not os.fspath(path):
         raise ConfigError(f"recording(): the first argument is {path!r}: give the name of the run file to be written")
     return Path(path)
@@ -45,7 +45,8 @@ def size_of_batch(batch_size) -> int | None:
 
 
 def list_of_loggers(loggers) -> list[Logger]:
-    """Return the loggers that receive numbers while the loop goes on; raises ConfigError for an unfit object."""
+    """Return ``loggers``, the objects that receive numbers during the loop, as a list. Raises ConfigError for an unfit
+    object."""
     listed = list(loggers) if isinstance(loggers, Iterable) and not isinstance(loggers, str) else [loggers]
     for logger in listed:
         methods = [getattr(logger, name, None) for name in ("log", "close")]
@@ -58,7 +59,7 @@ def list_of_loggers(loggers) -> list[Logger]:
 
 
 class Logged:
-    """Names and values that a rank gives to `LoopRun.log`; each name is checked at its first use."""
+    """Names and values that a rank logs with `LoopRun.log`. Each name is checked at its first use."""
 
     def __init__(self, metric: Metric):
         self._metric = metric
@@ -66,10 +67,10 @@ class Logged:
         self._names: set[str] = set()
 
     def numbers(self, values: dict) -> dict[str, float]:
-        """Return the values as floats, without the values that are None.
+        """Return ``values`` as floats by name, without the values that are None.
 
-        Raises ValueError for a name that cannot be a column of a run file or exceeds `MAX_NAMES`, and for an accuracy
-        that is no fraction; TypeError for a value that is not one number.
+        Raises ValueError for a name that cannot be a column of a run file, for more names than `MAX_NAMES`, and for an
+        accuracy that is no fraction. Raises TypeError for a value that is not one number.
         """
         return {name: self._number(name, value) for name, value in values.items() if value is not None}
 
@@ -80,7 +81,7 @@ class Logged:
         try:
             value = float(value.item() if hasattr(value, "item") else value)
         except (TypeError, ValueError, RuntimeError, OverflowError):
-            # a tensor with several elements raises RuntimeError
+            # float() of a tensor with several elements raises RuntimeError
             raise TypeError(f"log(): {name} must be one number, not {type(value).__name__}") from None
         if self._metric.unit == "%" and name in self._fractions and (value < 0 or value > 1):
             raise ValueError(f"log(): {name} = {value:g}: must be a fraction from 0 to 1")
@@ -91,7 +92,7 @@ class Logged:
             measured = ", ".join(OURS)
             raise ValueError(f"log(): {name!r} cannot be a column: {measured} are measured, and '/' means a group")
         if len(self._names) == MAX_NAMES:
-            raise ValueError(f"log(): {name!r} is one name more than {MAX_NAMES}: each is a column with a row per step")
+            raise ValueError(f"log(): {name!r} is one name more than {MAX_NAMES}: each name is a column of the curve")
         if problem := why_unfit(name, np.zeros(1)):
             raise ValueError(f"log(): {name!r} cannot be a column of a run file: {problem}")
 
@@ -101,7 +102,7 @@ def describe(optimizer: DistributedOptimizer, batch_size: int | None, metric: Me
     algorithm, transport = optimizer.algorithm, optimizer.transport
     check_metric(metric)
     if metric.name in ("loss", *OURS):
-        raise ConfigError(f"recording(): a metric cannot be called {metric.name!r}, for log() has that name already")
+        raise ConfigError(f"recording(): a metric cannot be called {metric.name!r}: log() uses this name already")
     given = plain(config if batch_size is None else {**config, "batch_size": batch_size})
     options = {"name": algorithm.name} | algorithm.options.model_dump(exclude_none=True)
     attributes = describe_algorithm(algorithm) | {
@@ -135,14 +136,14 @@ def describe(optimizer: DistributedOptimizer, batch_size: int | None, metric: Me
 
 
 def readable(argument: str) -> str:
-    r"""Return an argument of the program, with bytes that are not UTF-8 as ``\xe9``, since no run file can hold
-    them."""
+    r"""Return an argument of the script, in which bytes that are not UTF-8 are written as ``\xe9``. A run file cannot
+    hold bytes that are not UTF-8."""
     return os.fsencode(argument).decode(errors="backslashreplace")
 
 
 def plain(value):
-    """Return a value of the configuration in a type that TOML has: a number, text, list or table. A value of any other
-    type becomes text."""
+    """Return ``value``, a value of the configuration, in a type that TOML has: a number, text, list or table. A value
+    of any other type becomes text."""
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, dict):

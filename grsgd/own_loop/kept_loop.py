@@ -1,4 +1,4 @@
-"""Checkpoints of a loop over `grsgd.surviving`, and the checkpoint from which the loop goes on."""
+"""Checkpoints that a loop over `grsgd.surviving` takes, and the checkpoint from which such a loop goes on."""
 
 from __future__ import annotations
 
@@ -26,26 +26,27 @@ from grsgd.training.survival import recovery_by_checkpoints
 
 
 class KeptLoop:
-    """Checkpoints of one rank's loop.
+    """Checkpoints of one rank's loop over `surviving`.
 
     Parameters
     ----------
     folder
         Folder of the checkpoints, which all processes share.
     every
-        Interval of checkpoints: iterations, or seconds.
+        Interval between two checkpoints: iterations, or seconds.
     lock
-        Locked file of the folder, on the rank that holds it.
+        Locked file of the folder, on the rank that holds the lock; None on the other ranks.
     """
 
     def __init__(self, folder: Path, every: Every, lock=None):
         self.folder, self.every, self.lock = folder, every, lock
         self.resumed: Resumed | None = None
-        """Checkpoint from which the loop goes on, until this rank has its state."""
+        """Checkpoint from which the loop goes on; None if there is none, or after this rank has loaded its state."""
 
     def find(self, optimizer, mpi, timeout: float):
-        """Find the checkpoint from which the loop goes on; on all ranks at once. If its number of ranks is another, all
-        ranks get the average of its models. Raises SetupError if the loop cannot go on from the checkpoints."""
+        """Find the checkpoint from which the loop goes on. All ranks call this method at once. If the checkpoint has
+        another number of ranks, all ranks get the average of its models. Raises SetupError if the loop cannot go on
+        from the checkpoints."""
         try:
             self._find(optimizer, mpi, timeout)
         except BaseException:
@@ -69,7 +70,7 @@ class KeptLoop:
             print(f"{resumed}: goes on from here{about * (mpi.size != resumed.ranks)}", file=sys.stderr, flush=True)
 
     def recovery(self, optimizer, lives) -> Recovery:
-        """Return the recovery that takes the checkpoints."""
+        """Return the recovery that takes this loop's checkpoints."""
         algorithm = optimizer.algorithm
         writer, where = CheckpointWriter(self.folder, LoopContent(algorithm)), (lives.checkpoints, optimizer.driver)
         return recovery_by_checkpoints(
@@ -77,19 +78,19 @@ class KeptLoop:
         )
 
     def _go_on(self, loop):
-        """Set a rank of ``loop`` to its state in the checkpoint, whose memory is freed then."""
+        """Set the state of a rank of ``loop`` to the state in the checkpoint, and free the checkpoint's memory."""
         resumed, self.resumed = self.resumed, None
         go_on_from(resumed, loop)
 
     def close(self):
-        """Let other jobs take checkpoints in the folder."""
+        """Unlock the folder, so that other jobs can take checkpoints in the folder."""
         if self.lock is not None:
             self.lock.close()
 
 
 def kept_loop(optimizer, checkpoints, every, objects: dict, is_late: bool) -> KeptLoop | None:
-    """Return the checkpoints that a script has asked for by arguments of `surviving`, None if it has not; rank 0 locks
-    the folder.
+    """Return the checkpoints for which a script has asked with arguments of `surviving`, or None if the script asked
+    for none. Rank 0 locks the folder.
 
     Raises ConfigError for unfit arguments, and if another job takes checkpoints in the folder.
     """
@@ -113,8 +114,8 @@ def kept_loop(optimizer, checkpoints, every, objects: dict, is_late: bool) -> Ke
 
 
 def check(resumed: Resumed, optimizer, is_main: bool):
-    """Raise ConfigError if a loop with a distributed ``optimizer`` cannot go on from a checkpoint; warn of other
-    options of its algorithm."""
+    """Raise ConfigError if a loop with the distributed ``optimizer`` cannot go on from the checkpoint ``resumed``. Warn
+    if the checkpoint's algorithm has other options."""
     kept, algorithm = resumed.state.get(KEY), optimizer.algorithm
     if not isinstance(kept, dict):
         raise ConfigError(f"{resumed}: is a checkpoint of `grsgd train`: name another folder")
@@ -127,17 +128,19 @@ def check(resumed: Resumed, optimizer, is_main: bool):
 
 
 def check_names(resumed: Resumed, kept: Set[str], given: Set[str]):
-    """Raise ConfigError unless `surviving` was given objects with the names that a checkpoint has ``kept``."""
+    """Raise ConfigError unless the objects ``given`` to `surviving` have the names that the checkpoint has ``kept``."""
     if kept != given:
         of_kept, of_given = (", ".join(sorted(names)) or "nothing" for names in (kept, given))
         raise ConfigError(f"{resumed}: has states of {of_kept}, surviving() was given {of_given}: use the same names")
 
 
 def go_on_from(resumed: Resumed, loop):
-    """Set a rank of a loop, whose algorithm has just started, to its state in a checkpoint.
+    """Set the state of a rank of ``loop`` to the state in the checkpoint ``resumed``. The loop's algorithm has just
+    started.
 
-    If the number of ranks has changed, all ranks get the states of the optimizer and of the user's objects on rank 0,
-    and go on from its iteration; the algorithm begins anew. Raises ConfigError if the state does not fit.
+    If the number of ranks has changed, all ranks get the states of the optimizer and of the user's objects from rank 0,
+    and go on from rank 0's iteration. The algorithm then begins anew. Raises ConfigError if the checkpoint's state does
+    not fit.
     """
     state, ranks = resumed.state, loop.context.comm.size
     try:
@@ -156,7 +159,7 @@ def go_on_from(resumed: Resumed, loop):
         loop.take_objects(kept["objects"])
     except ConfigError:
         raise
-    except Exception as error:  # the state may be of another version or from another user, and have any content
+    except Exception as error:  # a checkpoint of another version or another user may have any content
         raise ConfigError(f"{resumed}: {unfit(error)}") from error
     loop.go_on(resumed.samples, kept["record"] if resumed.ranks == ranks else None)
     loop.recovery.go_on_from_checkpoint(resumed.folder, resumed.samples, resumed.whole, None)

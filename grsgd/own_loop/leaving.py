@@ -1,4 +1,4 @@
-"""End of the job if a rank leaves its script before its training has ended."""
+"""Function that ends the job if a rank's script ends before its training has ended."""
 
 import os
 import sys
@@ -7,9 +7,10 @@ from grsgd.job import launch
 
 
 def end_if_unfinished(mpi, process: int, is_told: bool, call: str):
-    """End the job, because this rank leaves without `finish`: the others would wait for ever. Does nothing in a fork.
+    """End the job if this rank's script ends without `finish`, because the other ranks would wait for this rank for
+    ever. Does nothing in a fork.
 
-    ``process`` is the number of the process that trains; ``is_told`` says whether a line has named the cause. ``call``
+    ``process`` is the id of the process that trains. ``is_told`` says whether the cause was already printed. ``call``
     is the call that the script lacks.
     """
     if mpi.size > 1 and os.getpid() == process:

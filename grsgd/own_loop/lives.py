@@ -1,4 +1,4 @@
-"""All processes of a job whose loop goes on without processes that die: their communicators and their meetings."""
+"""Communicators and meetings of all processes of a job whose loop goes on after the death of a process."""
 
 from collections.abc import Callable
 
@@ -10,9 +10,10 @@ from grsgd.job.told_deaths import ToldDeaths
 
 
 class Lives:
-    """Communicators of all processes of a job for a loop that goes on without processes that die; made on all at once.
+    """Communicators of all processes of a job, for a loop that goes on after the death of a process. All processes must
+    make this object at once.
 
-    ``backend`` carries messages of all processes, of which the first ``ranks`` train.
+    ``backend`` carries the messages of all processes. The first ``ranks`` processes train, and the others are spares.
     """
 
     def __init__(self, backend, ranks: int, clock):
@@ -22,18 +23,21 @@ class Lives:
         self.states, self.world = comms.of_processes(), comms.copy().mpi
         self.comm, self.uncounted, self.checkpoints = (comms.communicator() for _ in range(3))
         self.signal = StopSignal(comms.communicator(), tolerant=True)
-        """Signal by which a rank that fails ends the job, although the ranks go on after a death."""
+        """Signal with which a rank that fails with an error ends the job. A death does not end the job."""
 
 
 GO_ON, END = "go on", "end"
-"""Words of a rank at a meeting of all living processes: further meetings follow, or this one is the last."""
+"""Words that a rank says at a meeting of all living processes: "go on" if further meetings follow, "end" at the last
+meeting."""
 
 
 def meet(world, timeout: float, word: str | None = None, attempt: Callable | None = None):
-    """Meet all living processes of ``world``, at most ``timeout`` seconds after the first of them.
+    """Meet all living processes of ``world``, and wait for them at most ``timeout`` seconds after the first process has
+    come.
 
-    A rank has a ``word``: `GO_ON` or `END`. It calls ``attempt(mpi, made)``, if given, where ``mpi`` has the ranks
-    alone, and returns the result (`on_the_living`). A spare has no word, and returns whether the ranks go on.
+    A rank gives a ``word``, which is `GO_ON` or `END`. If ``attempt`` is given, a rank calls ``attempt(mpi, made)`` and
+    returns the result (`on_the_living`). The communicator ``mpi`` has only the ranks. A spare gives no word. For a
+    spare, the result is whether any rank said `GO_ON`.
     """
 
     def once(living, made: list):

@@ -1,4 +1,5 @@
-"""Batches of one rank from a data set that is the same on all ranks, for users' scripts."""
+"""The function `loader` for users' scripts, which returns one rank's batches of a data set that is equal on all
+ranks."""
 
 import torch
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
@@ -14,10 +15,10 @@ OURS = ("sampler", "batch_sampler", "generator")
 
 
 class RankLoader(DataLoader):
-    """DataLoader of one rank, which begins a new epoch at each iteration.
+    """DataLoader of one rank. Each call of ``iter()`` begins a new epoch.
 
-    ``epoch`` is the number of the next epoch, from 0; a script that goes on from a checkpoint sets it. The order of the
-    samples and the seeds of worker processes depend only on the seed, the rank and the epoch.
+    ``epoch`` is the number of the next epoch, from 0. A script that goes on from a checkpoint sets ``epoch``. The order
+    of the samples and the seeds of worker processes depend only on the seed, the rank and the epoch.
     """
 
     def __init__(self, dataset, rank: int, seed: int, **options):
@@ -48,34 +49,36 @@ def loader(
 ) -> RankLoader:
     """Return a DataLoader of this rank's batches of a data set that is the same on all ranks.
 
-    Samples are dealt out anew in every epoch, as by torch's DistributedSampler, so all ranks get equally many batches.
-    Of an IterableDataset each rank gets every n-th sample on n ranks, and numbers of batches may differ (`even`).
+    In every epoch, samples are distributed to the ranks anew, as by torch's DistributedSampler. So all ranks get equal
+    numbers of batches. From an IterableDataset, each of n ranks gets every n-th sample, and numbers of batches may
+    differ (`even`).
 
     Parameters
     ----------
     dataset
-        Data set with ``len()`` and ``[i]``, or an IterableDataset; the whole data set on every rank.
+        Data set with ``len()`` and ``[i]``, or an IterableDataset. Every rank must give the whole data set.
     batch_size
         Number of samples per rank and step.
     comm
         An mpi4py communicator; MPI_COMM_WORLD if None.
     shuffle
-        Whether samples come in random order; by default they do, except of an IterableDataset.
+        Whether samples come in random order. The default is True, but an IterableDataset is never shuffled.
     seed
-        Seed of order, parts and worker processes; the same on all ranks.
+        Seed of the order of samples, of the ranks' parts and of worker processes; must be the same on all ranks.
     fixed_parts
-        Whether each rank keeps one part for all epochs: ``shard(dataset, even=True)``.
+        Whether each rank keeps the same part of the data in all epochs. ``shard(dataset, even=True)`` makes the part.
     drop_last
-        Whether samples are left out and not repeated; all ranks then get equally many whole batches.
+        If True, the last samples are left out, so that all batches are whole. If False, samples are repeated.
     num_workers
-        Number of worker processes per rank; ``dataset`` must then be picklable, and the script guarded.
+        Number of worker processes per rank. With worker processes, ``dataset`` must be picklable, and the script needs
+        the guard ``if __name__ == "__main__":``.
     worker_init_fn, options
         Further options of torch's DataLoader.
 
     Raises
     ------
     SetupError
-        For unfit data or an unfit ``comm``, and for options that this function sets itself.
+        For an unfit data set or ``comm``, and for options of DataLoader that `loader` sets itself.
     """
     mpi = communicator(comm, "loader(): comm")
     options |= {"batch_size": batch_size, "drop_last": drop_last}
@@ -94,7 +97,7 @@ def loader(
 
 
 def misfit(dataset, shuffle: bool | None, fixed_parts: bool, options: dict) -> str | None:
-    """Return the reason why `loader` cannot take its arguments; None if it can."""
+    """Return the reason why `loader` cannot take its arguments; None if `loader` can take them."""
     if wrong := next((name for name in OURS if name in options), None):
         return f"{wrong}: loader() sets it; make a DataLoader yourself"
     if isinstance(dataset, IterableDataset) and (shuffle or fixed_parts):

@@ -1,4 +1,4 @@
-"""Content of the files of a loop's checkpoints, for the writer of the files."""
+"""Content of the checkpoint files of a loop over `grsgd.surviving`, for the writer of the files."""
 
 from collections.abc import Callable, Sequence
 
@@ -15,19 +15,20 @@ from grsgd.training.rank_state import digests_of_frozen, state_of_loop, state_of
 
 
 class LoopContent:
-    """Content of one rank's files in a loop over `grsgd.surviving`."""
+    """Content of one rank's checkpoint files in a loop over `grsgd.surviving`."""
 
     def __init__(self, algorithm: Algorithm):
         self.config = f'{KEY} = "{algorithm.name}"\n'
-        """Text that each file keeps besides the state, by which `grsgd train` refuses the file."""
+        """Text that each checkpoint file contains in addition to the state. `grsgd train` refuses a file with this
+        text."""
 
     def attach(self, loop):
-        """Take the states of ``loop`` from now on."""
+        """Use the states of ``loop`` from now on."""
         self.loop = loop
         self._frozen = digests_of_frozen(loop.replica)
 
     def copied(self, copied: Callable, members: Sequence[int] | None) -> dict:
-        """Return a copy of the loop's state between two iterations; see `state_of_loop` for the arguments."""
+        """Return a copy of the loop's state between two iterations. `state_of_loop` describes the arguments."""
         loop = self.loop
         kept = {
             "objects": {name: each.state_dict() for name, each in loop.stateful.items()},
@@ -41,12 +42,12 @@ class LoopContent:
         return state | {KEY: about, "totals": {}, "code": {}, "curve": {"name": ""}}
 
     def complete(self, state: dict, curve: CurveFile, id: str):
-        """Do nothing: a loop has no snapshots, so that the copied state is complete."""
+        """Do nothing: a loop has no snapshots, so the state from `copied` is complete."""
 
 
 def check_states(optimizer: torch.optim.Optimizer, objects: dict[str, object]):
     """Raise ConfigError if the state of the optimizer or of one of the user's ``objects`` cannot be written to a file
-    and read again."""
+    and read back."""
     try:
         checkpoint_file.check({"optimizer": state_of_optimizer(optimizer)})
     except (TypeError, ValueError) as error:
@@ -57,7 +58,7 @@ def check_states(optimizer: torch.optim.Optimizer, objects: dict[str, object]):
             continue
         try:
             unpacked(packed(each.state_dict()), is_safe=False)
-        except Exception:  # objects of users may raise any error
+        except Exception:  # state_dict() of a user's object may raise any error
             raise ConfigError(
                 f"surviving(): checkpoints: state_dict() of {name} has values other than numbers, text, lists, "
                 "dictionaries and tensors, which no checkpoint keeps"

@@ -1,4 +1,4 @@
-"""Measurements of each rank in a user's own loop, and the run that is made of all ranks' measurements."""
+"""Measurements of each rank in a user's own loop, and the run that is computed from the measurements of all ranks."""
 
 import math
 from collections import Counter
@@ -15,17 +15,17 @@ from grsgd.training.record import NOT_COUNTED, assemble
 from grsgd.training.times import RankTotals
 
 MAX_POINTS = 4096
-"""Largest number of points of a rank's progress that `LoopProgress` keeps."""
+"""Largest number of points of a rank's progress that `LoopProgress` stores."""
 OTHER_SECONDS = (
     "s",
     "time of the rank outside of its steps: loading data, evaluation, finish(), and anything else in the loop",
 )
-LOGGED = ("1", "logged by the script; mean over the ranks that logged it at the step")
+LOGGED = ("1", "logged by the script; mean over the ranks that logged a value at the step")
 
 
 @dataclass
 class Counters:
-    """Counters of one rank since `distribute`."""
+    """Counters of one rank's steps, samples, seconds and messages since the call of `distribute`."""
 
     measured: dict[str, float]
     traffic: np.ndarray
@@ -36,7 +36,7 @@ class Counters:
 
     @classmethod
     def of(cls, optimizer) -> "Counters":
-        """Return the present counters of a distributed optimizer, also after its ``finish()``."""
+        """Return the present counters of a distributed optimizer. The optimizer's ``finish()`` may have been called."""
         traffic = optimizer.algorithm.comm.traffic
         return cls(
             asdict(optimizer.times.totals),
@@ -54,8 +54,8 @@ class Counters:
         return cls(record.measured, traffic, record.sent_once, Counter(record.staleness), record.left_out)
 
     def since(self, start: "Counters") -> "Counters":
-        """Return these counters minus the counters ``start``. If a record was loaded after `distribute`, and ``start``
-        includes the record's counts, the differences are negative."""
+        """Return the differences between these counters and the counters ``start``. Differences are negative if a
+        record was loaded after `distribute` and ``start`` includes the record's counts."""
         staleness = self.staleness.copy()
         staleness.subtract(start.staleness)
         return Counters(
@@ -67,14 +67,16 @@ class Counters:
         )
 
     def rows(self) -> np.ndarray:
-        """Return the rows of `traffic`, each after its rank's number, for ranks to which anything was sent; int64 of
-        shape [ranks, 4], as from `grsgd.comm.traffic.Traffic.rows`."""
+        """Return a table of the traffic to each rank to which anything was sent. The table is int64 of shape
+        [receivers, 4]: the receiver's rank, then the row of `traffic`; `grsgd.comm.traffic.Traffic.rows` returns the
+        same form."""
         (receivers,) = self.traffic.any(axis=1).nonzero()
         return np.column_stack([receivers, self.traffic[receivers]])
 
 
 class LoggedValues(NamedTuple):
-    """Values that a rank has logged at one step; ``time`` is the end of the step, in seconds since the beginning."""
+    """Values that a rank has logged at one step. ``time`` is the end of the step, in seconds since the recording
+    began."""
 
     time: float
     samples: int
@@ -82,8 +84,8 @@ class LoggedValues(NamedTuple):
 
 
 def thinned(rows: dict[int, LoggedValues], most: int) -> dict[int, LoggedValues]:
-    """Return at most about ``most`` rows: the rows of every 2nd, 4th, ... step, and the last row. The steps of the rows
-    are multiples of a power of two, so all ranks keep the same steps."""
+    """Return about ``most`` rows or fewer: the rows of every 2nd, 4th, ... step, and the last row. The returned steps,
+    except the last, are multiples of a power of two, so all ranks keep the same steps."""
     every = 1
     while len(rows) > most * every:
         every *= 2
@@ -114,7 +116,7 @@ class LoopMeasurements:
     moments: ClassVar[tuple] = ()
     numbers: ClassVar[tuple] = ()
     early: ClassVar[int] = 0
-    # Algorithms that send datagrams do not run in own loops.
+    # Algorithms that send datagrams do not run in users' own loops, so no datagram is repaired or lost.
     repaired: ClassVar[int] = 0
     lost: ClassVar[int] = 0
 
@@ -123,7 +125,7 @@ class LoopMeasurements:
     elapsed: float
     measured: dict[str, float]
     traffic: np.ndarray
-    """Traffic to each rank, in rows as `Counters.rows` returns them."""
+    """Traffic to each rank, in the rows that `Counters.rows` returns."""
     sent_once: int
     staleness: dict[int, int]
     warnings: list[str]
@@ -135,7 +137,7 @@ class LoopMeasurements:
 
     @classmethod
     def of_beginning(cls) -> "LoopMeasurements":
-        """Return the record of a rank that begins to count."""
+        """Return the record of a rank at the beginning of its measurements, with all counts and times zero."""
         measured = asdict(RankTotals()) | {"other_seconds": 0.0}
         return cls({}, [(0.0, 0, 0)], 0.0, measured, np.zeros((0, 4), np.int64), 0, {}, [], np.zeros(2))
 
@@ -149,8 +151,8 @@ class LoopMeasurements:
 
 
 def run_of(records: list[LoopMeasurements], attributes: dict) -> Run:
-    """Return the run that is made of ``records``, all ranks' records by ascending rank; its ``wall_seconds`` is the
-    slowest rank's time."""
+    """Return the run that is computed from ``records``, the records of all ranks by ascending rank. The run's
+    ``wall_seconds`` is the time of the slowest rank."""
     elapsed = max(record.elapsed for record in records)
     run = assemble(records, attributes | {"wall_seconds": elapsed})
     metric = metric_in(attributes)
@@ -163,8 +165,8 @@ def run_of(records: list[LoopMeasurements], attributes: dict) -> Run:
 
 
 def curve(records: list[LoopMeasurements], synchronous: bool, tested: str) -> dict[str, np.ndarray]:
-    """Return the curve by column: one row for each step at which any rank has logged, and a row for the end. ``tested``
-    is the column of the metric."""
+    """Return the curve of the run, as arrays by column. The curve has one row for each step at which any rank has
+    logged values, and a row for the end. ``tested`` is the column of the metric."""
     steps = sorted(set().union(*(record.rows for record in records)))
     logged = [[record.rows[step] for record in records if step in record.rows] for step in steps]
     times = [max(row.time for row in rows) for rows in logged]
@@ -188,11 +190,11 @@ def curve(records: list[LoopMeasurements], synchronous: bool, tested: str) -> di
 
 
 def samples_at(records: list[LoopMeasurements], steps: list[int], places: list, by_steps: bool) -> list[int]:
-    """Return the number of samples of all ranks together at each of ``places``, which are numbers of steps if
+    """Return the number of samples of all ranks together at each of ``places``. The places are numbers of steps if
     ``by_steps``, else times in seconds.
 
-    For a rank that has logged at a step, the number of samples is known. For every other rank, the number is
-    interpolated between the entries of that other rank's ``progress``.
+    If a rank has logged values at a step, the rank's number of samples at the step is known. If not, the number is
+    interpolated between the points of the rank's ``progress``.
     """
     total = np.zeros(len(steps))
     for record in records:
@@ -206,20 +208,21 @@ def samples_at(records: list[LoopMeasurements], steps: list[int], places: list, 
 
 
 def mean(values) -> float:
-    """Return the mean; NaN if there are no values."""
+    """Return the mean of ``values``; NaN if there are no values."""
     values = list(values)
     return sum(values) / len(values) if values else math.nan
 
 
 def final_value(records: list[LoopMeasurements], column: str) -> float:
-    """Return the mean over the ranks of the values of ``column`` that they have logged after their last step; NaN if no
-    rank has logged such a value."""
+    """Return the mean over ranks of the value of ``column`` that each rank has logged after its last step. Return NaN
+    if no rank has logged such a value."""
     last = [record.rows[step] for record in records if (step := record.measured["steps"]) in record.rows]
     return mean(row.values[column] for row in last if column in row.values)
 
 
 def divergence(records: list[LoopMeasurements]) -> str | None:
-    """Return a text that says why the run has diverged, if the last logged loss of a rank is not finite; else None."""
+    """Return a text that says why the run has diverged, if the last logged loss of any rank is not finite; else
+    None."""
     for rank, record in enumerate(records):
         losses = [(step, row.values["train_loss"]) for step, row in record.rows.items() if "train_loss" in row.values]
         if losses and not math.isfinite(max(losses)[1]):

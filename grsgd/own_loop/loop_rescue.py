@@ -1,4 +1,4 @@
-"""Saving of a run file when a user's own loop is recorded and ends early."""
+"""Saving of the run file when a user's own loop is recorded and ends early."""
 
 import pickle
 import threading
@@ -15,7 +15,7 @@ from grsgd.runs.run_file import Run
 
 
 class LoopRescue(Rescue):
-    """Rescue of the ranks' measurements when a user's own loop ends early."""
+    """Saving of the ranks' measurements when a user's own loop ends early."""
 
     def __init__(self, mpi, stop_signal: StopSignal, processes, out: Path, measured, attributes: dict):
         super().__init__(mpi, stop_signal, processes, out, None, None, attributes)
@@ -32,25 +32,25 @@ class LoopRescue(Rescue):
         return run_of(records, attributes)
 
     def tell(self, line: str, tag: int):
-        """Print ``line``, but only at the first call: after a signal, the ranks' measurements are saved a second time
-        if the launcher leaves time."""
+        """Print ``line``, but only at the first call. If the launcher leaves time after a signal, the ranks'
+        measurements are saved a second time, without a second line."""
         if not self._is_told:
             super().tell(line, tag)
         self._is_told = True
 
     def interrupted(self, reason: str):
-        """Save at once after a signal: the launcher may kill this job at any moment."""
+        """Save the measurements at once after a signal, because the launcher may kill this job at any moment."""
         if not self._failing:
             self.stop_signal.request = reason = self.cause(reason)
             lost = places.ended_ranks(self.processes, self.mpi.rank)
             self._save(reason, SIGNAL_SECONDS, tags.RESCUE_AFTER_SIGNAL, lost)
 
     def cause(self, reason: str) -> str:
-        """Return why the loop ends after a signal. The cause can be a rank that has died: launchers then send SIGTERM
-        to the other ranks.
+        """Return why the loop ends after a signal: ``reason``, or the death of a rank. After a death, launchers send
+        SIGTERM to the other ranks.
 
-        Only deaths of ranks on this host are noticed, and only at the first call, because at later calls other ranks
-        may have ended because of the signal.
+        Only deaths of ranks on this host are noticed, and only at the first call. At later calls, other ranks may have
+        ended because of the signal.
         """
         with self._knowing:
             if self._known is None:
@@ -59,18 +59,18 @@ class LoopRescue(Rescue):
             return self._known
 
     def end(self, reason: str):
-        """Save, after all ranks have been interrupted, the measurements of the ranks that answer within
-        `FAILURE_SECONDS`."""
+        """Save the measurements of the ranks that answer within `FAILURE_SECONDS`, after all ranks have been
+        interrupted."""
         self._failing = True
         self._save(reason, FAILURE_SECONDS, tags.RESCUE_AFTER_FAILURE, set(self.stop_signal.comm.lost))
 
     def failed(self, error: BaseException):
-        """Save the measurements after this rank or another rank has failed; then raise the other rank's error, if this
-        rank has not failed.
+        """Save the measurements after this rank or another rank has failed. If the error came from another rank, raise
+        that rank's error.
 
-        So all ranks leave the ``with`` block of the recording with the error. Scripts can catch the error, for example
-        in searches that prune trials. An error that the script does not catch is printed by `launch.abort_on_error` on
-        the rank of its origin.
+        So all ranks leave the recording's ``with`` block with the same error. Scripts can catch the error, for example
+        in searches that prune trials (trainings with one set of hyperparameters). If the script does not catch the
+        error, `launch.abort_on_error` prints the error on the rank of its origin.
         """
         told = isinstance(error, Stopped)
         if not told and not self._told(launch.stagger(self.mpi)):
@@ -81,21 +81,22 @@ class LoopRescue(Rescue):
             raise self._error_of_another() from None
 
     def _pass_on(self, error: BaseException):
-        """Send an error to all other ranks, which may receive it in a step."""
+        """Send ``error`` to all other ranks, which may still be in a step when the error arrives."""
         try:
             content = pickle.dumps(error)
         except Exception:  # some classes of errors cannot be pickled
             content = b""
         for rank in set(range(self.mpi.size)) - {self.mpi.rank, *self.stop_signal.comm.lost}:
-            with suppress(RuntimeError):  # that rank has died
+            with suppress(RuntimeError):  # the receiving rank has died
                 _under_way.append(self.mpi.isend(content, rank, tags.ERROR_OF_ANOTHER))
 
     def _error_of_another(self) -> BaseException:
-        """Return the error of the rank that has failed, or a RuntimeError with the same text."""
+        """Return the error of the rank that has failed. If the error does not arrive, return a RuntimeError with the
+        same text."""
         deadline = time.perf_counter() + FAILURE_SECONDS
         error = RuntimeError(self.stop_signal.reason)
         while time.perf_counter() < deadline:
-            with suppress(Exception):  # the error cannot be unpickled, or its rank has died
+            with suppress(Exception):  # the error cannot be unpickled, or the sending rank has died
                 if self.mpi.iprobe(tag=tags.ERROR_OF_ANOTHER):
                     content = self.mpi.recv(tag=tags.ERROR_OF_ANOTHER)
                     error = pickle.loads(content) if content else error
@@ -106,4 +107,5 @@ class LoopRescue(Rescue):
 
 
 _under_way: list = []
-"""Requests of messages with errors, kept here because the messages' buffers must outlive the call that sends them."""
+"""Requests of messages with errors. The requests are kept here because the messages' buffers must outlive the call that
+sends the messages."""

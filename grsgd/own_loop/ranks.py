@@ -1,4 +1,5 @@
-"""Functions for users' scripts: this rank's number, the number of ranks, and this rank's part of the data."""
+"""Functions for users' scripts that return this rank's number, the number of ranks, and this rank's part of the
+data."""
 
 import atexit
 import functools
@@ -23,9 +24,9 @@ from grsgd.own_loop.script_end import SCRIPT_END
 
 
 def world():
-    """Return MPI_COMM_WORLD for a script. From the first call on, a rank whose script fails ends the job, and a rank
-    whose script ends tells the other ranks.
+    """Return the communicator of all ranks of a script: MPI_COMM_WORLD, or its ranks without the spares.
 
+    From the first call on, a rank whose script fails ends the job, and a rank whose script ends tells the other ranks.
     Raises SetupError, which is printed as one line, if MPI cannot be loaded.
     """
     words.of_script()
@@ -41,10 +42,11 @@ def world():
 
 
 def communicator(comm, name: str):
-    """Return ``comm``, an mpi4py communicator, or MPI_COMM_WORLD if ``comm`` is None. ``name`` names the call and its
-    argument in error messages.
+    """Return ``comm``, an mpi4py communicator, or MPI_COMM_WORLD if ``comm`` is None. ``name`` says in error messages
+    which argument of which call is checked.
 
-    Raises SetupError on all ranks for any other object, and on a rank outside of the communicator.
+    Raises SetupError on all ranks if ``comm`` is another object. Raises SetupError on a rank that is not in the
+    communicator.
     """
     if comm is None:
         return world()
@@ -55,14 +57,15 @@ def communicator(comm, name: str):
     if not comm:
         world()
         raise SetupError(
-            f"{name} is the null communicator: rank {rank()} of the job is not in it, and must not call this"
+            f"{name} is the null communicator: rank {rank()} of the job is not in it, and must not make this call"
         )
     return comm
 
 
 @functools.cache
 def guard():
-    """Register functions by which other ranks stop waiting for this rank, if this rank's script fails or ends."""
+    """Register functions for the failure and the end of this rank's script, so that no other rank waits for this rank
+    after its failure or end."""
     mpi = launch.world()
     launch.abort_on_error(mpi)
     atexit.register(SCRIPT_END.come, end_of_script, mpi, os.getpid())
@@ -79,11 +82,11 @@ def size() -> int:
 
 
 def is_main() -> bool:
-    """Return whether this process is the main rank, which should print, save and log everything that is the same on all
-    ranks.
+    """Return whether this process is the main rank. The main rank should print, save and log everything that is the
+    same on all ranks.
 
-    Rank 0 is the main rank. In a loop over `surviving` the lowest rank that has a process is the main rank, as soon as
-    no spare is left that can take a lower rank.
+    Rank 0 is the main rank. In a loop over `surviving`, the lowest rank that has a process becomes the main rank when
+    no spare can take a lower rank.
     """
     number = rank()
     vacant = _memberships[-1].vacant if _memberships and not _memberships[-1].spares else ()
@@ -91,19 +94,21 @@ def is_main() -> bool:
 
 
 _memberships: list[Membership] = []
-"""Processes of the ranks in the script's last loop over `surviving`; empty if there was none."""
+"""`Membership` of the script's last loop over `surviving`, which knows the ranks' processes; empty without such a
+loop."""
 
 
 def survive(membership: Membership):
-    """Let `is_main` follow the deaths that ``membership`` learns of."""
+    """Let `is_main` use the deaths that ``membership`` notices."""
     _memberships[:] = [membership]
 
 
 @functools.cache
 def local_rank() -> int:
-    """Return the number of this rank among the ranks on its host, counted from 0, for example to choose a GPU.
+    """Return the number of this rank among the ranks on its host, counted from 0. A script can choose a GPU with this
+    number.
 
-    All ranks must make the first call of this function; later calls need no other rank.
+    All ranks must make the first call of this function. Later calls of this function need no other rank.
     """
     mpi = world()
     job = spares.of_script()
@@ -116,38 +121,38 @@ def local_rank() -> int:
 Samples = torch.utils.data.Dataset | Sequence | np.ndarray | torch.Tensor
 
 _given: dict[tuple[int, int], deque] = {}
-"""Arguments of past `shard` and `grsgd.own_loop.loader.loader` calls of this rank that were not yet compared with the
-other ranks' arguments, by the number of ranks and the rank."""
+"""Arguments of this rank's past calls of `shard` and `grsgd.own_loop.loader.loader`, until they are compared with other
+ranks' arguments. The key is (number of ranks, rank)."""
 MAX_GIVEN = 16
-"""Largest number of these calls whose arguments are kept until ranks are compared; the arguments of older calls are
-dropped."""
+"""Largest number of calls of `shard` and `loader` whose arguments are kept for the comparison of ranks. Arguments of
+older calls are dropped."""
 NUMBER, DIGEST, SEED = "the number of samples", "the digest of the samples", "the seed"
-"""Names of the facts that are kept about a call."""
+"""Names of the facts about a call of `shard` or `loader` that are compared between ranks."""
 SHARD, LOADER = "shard()", "loader()"
-"""Names of the calls."""
+"""Names of the two calls whose arguments are compared between ranks."""
 NOTED = [f"{name} given to {call}" for call in (SHARD, LOADER) for name in (NUMBER, DIGEST, SEED)]
 
 
 def shard(
     dataset: Samples, comm=None, seed: int = 0, *, even: bool = False, parts: int | None = None
 ) -> torch.utils.data.Subset:
-    """Return this rank's part of a map-style data set: random, disjoint from other parts, and of nearly equal size.
+    """Return this rank's part of a map-style data set. The parts are random, disjoint and of nearly equal size.
 
     Parameters
     ----------
     dataset
-        Data set with ``len()`` and ``[i]``; the same on all ranks. `distribute` and `recording` compare between ranks
-        the length of the data set, and a digest of the part of its content that lies in memory.
+        Data set with ``len()`` and ``[i]``; the same on all ranks. `distribute` and `recording` compare the length of
+        the data set between ranks, and a digest of the content that is in memory.
     comm
         An mpi4py communicator; MPI_COMM_WORLD if None.
     seed
-        Seed of the random parts; the same on all ranks.
+        Seed of the random parts; must be the same on all ranks.
     even
         Whether all parts have the same length, so that all ranks take the same number of steps per epoch. On n ranks,
         up to n - 1 samples are then in no part. If False, every sample is in a part, and the lengths of the parts
         differ by at most one sample.
     parts
-        Number of parts, if not all ranks train: ``optimizer.workers``. Rank i has part i modulo this number.
+        Number of parts, if not all ranks train: ``optimizer.workers``. Rank i has part i modulo ``parts``.
 
     Raises
     ------
@@ -166,14 +171,15 @@ def shard(
 
 
 def note(call: str, dataset, mpi, seed: int, samples: int):
-    """Note the arguments of a ``call``, `SHARD` or `LOADER`, until the ranks are compared."""
+    """Store the arguments of a call of `shard` or `loader` until ranks are compared. ``call`` is `SHARD` or
+    `LOADER`."""
     noted = {NUMBER: samples, DIGEST: digest_in_memory(dataset), SEED: seed}
     noted = {f"{name} given to {call}": value for name, value in noted.items()}
     _given.setdefault((mpi.size, mpi.rank), deque(maxlen=MAX_GIVEN)).append(noted)
 
 
 def numbered_samples(dataset, mpi, call: str) -> int:
-    """Return the number of samples of a data set; raises SetupError if ``call`` cannot cut the data set into parts."""
+    """Return the number of samples of ``dataset``. Raises SetupError if ``call`` cannot cut the data set into parts."""
     problem = misfit(dataset)
     if problem is None and 0 < (samples := len(dataset)) < mpi.size:
         problem = f"{samples} samples for {mpi.size} ranks: give it more samples, or start fewer ranks"
@@ -194,7 +200,7 @@ def misfit(dataset) -> str | None:
         return f"{kind} is no map-style data set: give it one with len() and [i], whose samples are numbered"
     try:
         count = len(dataset)
-    except Exception as error:  # a user's len() may raise anything
+    except Exception as error:  # a user's __len__ may raise anything
         return f"len() of {kind}: {error}"
     if isinstance(dataset, tuple | list) and 2 <= count <= 3 and are_columns(dataset):
         return f"a {kind} of {count} arrays of one length: give it torch.utils.data.TensorDataset of them"
@@ -202,22 +208,22 @@ def misfit(dataset) -> str | None:
 
 
 def are_columns(arrays: Sequence) -> bool:
-    """Return whether ``arrays`` are the columns of a data set, such as (inputs, targets), each with one row per sample,
-    and not single samples."""
+    """Return whether ``arrays`` are the columns of a data set, such as (inputs, targets), with one row per sample, and
+    not single samples."""
     if not all(isinstance(array, np.ndarray | torch.Tensor) and array.ndim for array in arrays):
         return False
     return len({len(array) for array in arrays}) == 1 and len(arrays[0]) > len(arrays)
 
 
 def check_shards(mpi, seconds: float):
-    """Raise SetupError, on all ranks, if the ranks have called `shard` or `loader` with different data or seeds; to be
-    called on all ranks."""
+    """Raise SetupError, on all ranks, if the ranks have called `shard` or `loader` with different data or seeds. All
+    ranks must call this function."""
     check_alike(mpi, partial(notes_of, mpi), "all ranks must give it the same data and seed", seconds)
 
 
 def warn_of_other_shards(mpi, seconds: float):
-    """Warn, on rank 0 after training, if the ranks have called `shard` with different data or seeds since `distribute`;
-    to be called on all ranks."""
+    """Warn on rank 0, after training, if the ranks have called `shard` with different data or seeds since `distribute`.
+    All ranks must call this function."""
     try:
         check_shards(mpi, seconds)
     except SetupError as error:
@@ -226,10 +232,10 @@ def warn_of_other_shards(mpi, seconds: float):
 
 
 def notes_of(mpi) -> dict[str, object]:
-    """Return the facts about this rank's calls of `shard` and `loader` since the ranks were last compared, and forget
-    these calls.
+    """Return the facts about this rank's calls of `shard` and `loader` since ranks were last compared, and forget these
+    calls.
 
-    The facts of calls that this rank has not made are None, and None does not count as a difference between ranks.
+    The facts of calls that this rank has not made are None. A None does not count as a difference between ranks.
     """
     notes = list(_given.pop((mpi.size, mpi.rank), ()))
     calls = [*notes, *[dict.fromkeys(NOTED)] * (MAX_GIVEN - len(notes))]

@@ -1,4 +1,4 @@
-"""`recording`, which measures a user's own training loop as a run, and writes the run file at the loop's end."""
+"""The context manager `recording`, which measures a user's own training loop as a run and writes the run file."""
 
 import os
 import signal
@@ -44,7 +44,7 @@ from grsgd.runs.run_file import Run, check_content, check_writable, load_run
 from grsgd.training import device as gpu
 
 ROWS_IN_A_HURRY = 1000
-"""Approximate largest number of logged rows that are saved right after a signal, when the time may not suffice to save
+"""Approximate largest number of logged rows that are saved right after a signal, when the time may be too short to save
 all rows."""
 
 
@@ -62,9 +62,11 @@ def recording(
     """Record the training in the ``with`` block, on all ranks, in the run file ``path``.
 
     All ranks must enter and leave the block. The block should contain all steps of the training, and best also
-    ``optimizer.finish()``. Rank 0 writes the file after all ranks have left the block. It also writes the file after
-    Ctrl-C or SIGTERM if the launcher leaves time, and after an exception. The exception is then raised again. A
-    training can go on from a ``state_dict()`` that was saved during an earlier recording. If the run files of both
+    ``optimizer.finish()``. Rank 0 writes the file after all ranks have left the block. After Ctrl-C or SIGTERM, rank 0
+    writes the file if the launcher leaves time. After an exception, rank 0 writes the file, and the exception is raised
+    again.
+
+    A training can go on from a ``state_dict()`` that was saved during an earlier recording. If the run files of the two
     recordings have the same name, the new file includes the earlier curve, counts and times.
 
     Parameters
@@ -73,25 +75,24 @@ def recording(
         The optimizer that `distribute` has returned.
     batch_size
         Number of samples per rank and step. If None, samples are counted in every forward pass in training, as the
-        length of the first dimension of the model's first tensor argument.
+        length of the first dimension of the model's first tensor.
     loggers
-        Objects with ``log(step, values)`` and ``close()``, such as `grsgd.CsvLogger`, that get the values this rank
-        logs.
+        Objects with ``log(step, values)`` and ``close()``, such as `grsgd.CsvLogger`, that get this rank's values.
     config
-        Further values that the run file keeps as the configuration of the run, such as ``lr=0.1``. Reports use
+        Further values that the run file stores as the configuration of the run, such as ``lr=0.1``. Reports use
         ``seed``, ``dataset``, ``model``, ``train_samples``, ``target_accuracy`` and ``label`` (a name for the run).
     metric
-        Metric by which models are tested; accuracy by default. `LoopRun.log` takes the metric's values by its name, and
-        the entry ``target`` of ``config`` is the value to reach.
+        Metric by which models are tested; accuracy by default. `LoopRun.log` takes values of the metric by the metric's
+        name. The entry ``target`` of ``config`` is the value to reach.
 
     Raises
     ------
     ConfigError, RunFileError
-        Before the block, on all ranks: after `surviving`, for a value or file that cannot be written, or for the file
-        of a recording on other ranks. After the block, on rank 0: RunFileError if the file was not written.
+        Before the block, on all ranks: after `surviving`, for a value or file that cannot be written, or for a record
+        of another rank or number of ranks. After the block, on rank 0: RunFileError if the file was not written.
     """
     if not isinstance(optimizer, DistributedOptimizer):
-        launch.explain_setup_errors()  # distribute() would have made this call
+        launch.explain_setup_errors()  # distribute(), which was not called, would have made this call
         what = f"recording(): the optimizer is a {type(optimizer).__name__}: give what distribute() returns"
         raise SetupError(what, is_printed=is_main())
     run = begun(path, optimizer, batch_size, loggers, metric, config)
@@ -110,7 +111,8 @@ def recording(
 
 
 def begun(path, optimizer, batch_size, loggers, metric: Metric, config: dict) -> "LoopRun":
-    """Return the run that a recording begins; to be called on all ranks at once. Raises the errors of `recording`."""
+    """Return the run of a new recording. All ranks must call this function at once. Raises the errors of
+    `recording`."""
     mpi, timeout = optimizer.transport.backend.mpi, optimizer.driver.timeout
     optimizer.meet("in recording()")
     with launch.collective_setup(mpi, timeout):
@@ -130,13 +132,14 @@ def begun(path, optimizer, batch_size, loggers, metric: Metric, config: dict) ->
 
 
 def about(before: LoopMeasurements, mpi) -> dict:
-    """Return the attributes of a run file about the earlier recording that a recording continues; on all ranks."""
+    """Return the attributes of a run file about ``before``, the earlier recording to be continued. All ranks must call
+    this function."""
     samples = sum(mpi.allgather(int(before.measured["samples"])))
     return {"resumed": samples or None} | restarts.attributes(int(before.measured["steps"]), mpi.size)
 
 
 class LoopRun:
-    """Run that `recording` makes of one rank's loop."""
+    """One rank's part of a recording; the value of ``with recording(...) as run``."""
 
     def __init__(
         self,
@@ -148,7 +151,7 @@ class LoopRun:
         before: LoopMeasurements,
     ):
         """Begin a run, on all ranks at once. ``before`` has this rank's measurements of the earlier recording that this
-        run continues; they are empty for a new run."""
+        run continues. For a new run, these measurements are all zero."""
         self.result: Run | None = None
         self.optimizer, self._batch_size, self.loggers = optimizer, batch_size, list(loggers)
         self._metric = metric_in(attributes)
@@ -166,7 +169,7 @@ class LoopRun:
         self._stop_signal = job.lives.signal if job else StopSignal(Communicator(self._backends[1]))
         optimizer.stops.signal, optimizer.recording = self._stop_signal, self
         self._rescue = LoopRescue(self._mpi, self._stop_signal, processes, path, self.record, attributes)
-        if job and job.is_late:  # the other ranks save
+        if job and job.is_late:  # this process was a spare, and the other ranks save the measurements
             self._rescue.supersede()
         self._entrances = Entrances(optimizer.replica.model, optimizer.times, self._warn)
         self._step_hook = optimizer.register_step_post_hook(self._note_step)
@@ -186,13 +189,12 @@ class LoopRun:
         return self.optimizer.steps - self._start.measured["steps"]
 
     def log(self, **values: float | None):
-        """Log numbers for the present step of this rank.
+        """Log numbers for the present step of this rank. The run file's curve has a column for each name.
 
-        Each name is a column of the run file's curve: ``loss`` is the column train_loss, ``accuracy`` (a fraction from
-        0 to 1) is test_accuracy, and the recording's metric has a column of its own, too. Values are numbers or tensors
-        with one element; None is left out. The method may be called on any ranks, at any steps, any number of times,
-        because no rank waits for another. In the file, a step's value in a column is the mean over the ranks that have
-        logged one.
+        ``loss`` is the column train_loss, ``accuracy`` (a fraction from 0 to 1) is test_accuracy, and the recording's
+        metric has its own column. Values are numbers or tensors with one element; a value None is left out. Any rank
+        may call this method, at any step, any number of times, because no rank waits for another. In the file, the
+        value of a step is the mean over the ranks that logged a value.
 
         Raises ValueError for a name that no run file can hold, and TypeError for a value that is not one number.
         """
@@ -201,19 +203,19 @@ class LoopRun:
         values = {columns.get(name, name): value for name, value in numbers.items()}
         if step in self._rows:
             values = self._rows[step].values | values
-        # The row is replaced, not changed, because another thread may be reading the old row.
+        # The row is replaced, not changed, because a thread that saves may be reading the old row.
         self._rows[step] = LoggedValues(max(self.optimizer.moment - self._began, 0.0), self._samples(), values)
         self._each_logger(lambda logger: logger.log(step, numbers))
 
     def close_loggers(self):
-        """Close all loggers that have not failed."""
+        """Close all loggers, except loggers that have raised an error."""
         self._each_logger(lambda logger: logger.close())
 
     def _each_logger(self, call: Callable[[Logger], None]):
         for logger in list(self.loggers):
             try:
                 call(logger)
-            except RunFileError as error:  # a logger that fails must not end the run
+            except RunFileError as error:  # the error of a logger must not end the run
                 self.loggers.remove(logger)
                 print(f"warning: {error}: nothing more is written there", file=sys.stderr, flush=True)
 
@@ -221,10 +223,10 @@ class LoopRun:
 
     @contextmanager
     def catching_signals(self):
-        """Raise KeyboardInterrupt in the block after Ctrl-C or SIGTERM; with several ranks, save the measurements at
-        once.
+        """Raise KeyboardInterrupt in the block after Ctrl-C or SIGTERM. With several ranks, first save the
+        measurements.
 
-        If the script has set its own handler for one of these signals, no handler is replaced.
+        If the script has set its own handler for Ctrl-C or SIGTERM, no handler is replaced.
         """
         defaults = (signal.SIG_DFL, signal.default_int_handler)
         before = {number: signal.getsignal(number) for number in REASONS}
@@ -243,14 +245,15 @@ class LoopRun:
                 signal.signal(number, handler)
 
     def _interrupted(self, reason: str):
-        """Save at once after a signal, but not after a signal after which the loop ends with a checkpoint."""
+        """Save the measurements at once after a signal, unless the signal asks for a checkpoint with which the loop
+        ends."""
         loop = self.optimizer.loop
         if not (reason == ASKED_TO_END and loop.survives and loop.signals.is_on):
             self._rescue.interrupted(reason)
 
     def collected(self) -> list[LoopMeasurements] | None:
-        """Return, on rank 0, the records of all ranks, after all ranks have left the ``with`` block of the recording;
-        return None on the other ranks."""
+        """Return, on rank 0, the records of all ranks, after all ranks have left the recording's ``with`` block. Return
+        None on the other ranks."""
         record = self.record()
         self.optimizer.meet(END_OF_RECORDING)
         launch.barrier(self._mpi, self._driver.timeout, self._while_waiting)
@@ -262,17 +265,18 @@ class LoopRun:
         return records
 
     def shared(self) -> dict:
-        """Return the part of the recording that a process needs which takes a rank."""
+        """Return the data of this recording that a process needs when it takes over a rank."""
         return {"attributes": self._rescue.attributes, "elapsed": self._driver.clock() - self._began}
 
     def take(self, attributes: dict, elapsed: float):
-        """Go on, on a process that has taken a rank, with the `shared` part of another rank's recording."""
+        """Continue the recording on a process that has taken a rank. The arguments are the result of another rank's
+        `shared`."""
         self._rescue.attributes = attributes
         self._began = self._driver.clock() - elapsed
 
     def go_on_from(self, kept: dict | None):
-        """Continue the recording of this file that a checkpoint has kept of this rank, on all ranks at once. Count from
-        now on if it has kept none, or one of a job with another number of ranks."""
+        """Continue ``kept``, this rank's recording from a checkpoint, on all ranks at once. Begin with empty counts if
+        ``kept`` is None, or is of another file or another number of ranks."""
         here, ranks = (self._rescue.out.name, self._mpi.rank), self._mpi.size
         is_same = kept is not None and (kept["file"], kept["rank"], kept["ranks"]) == (*here, ranks)
         before = record_of(kept) if is_same else LoopMeasurements.of_beginning()
@@ -281,7 +285,8 @@ class LoopRun:
         self._go_on(before)
 
     def _go_on(self, before: LoopMeasurements):
-        """Go on from the measurements of an earlier recording, which are empty for a new one."""
+        """Continue from ``before``, the measurements of an earlier recording. For a new recording, ``before`` has only
+        zeros."""
         self._before, self._rows = before, dict(before.rows)
         self._progress = LoopProgress(list(before.progress))
         for logger in self.loggers if before.rows else ():
@@ -290,15 +295,16 @@ class LoopRun:
         self._began = self._driver.clock() - before.elapsed
 
     def saved_on_the_living(self):
-        """Save on the lowest rank whose process lives; return None. Raises RuntimeError before `finish`."""
+        """Save the run file on the lowest living rank, and return None. Raises RuntimeError if `finish` was not
+        called."""
         if not self.optimizer.finished:
             raise RuntimeError("recording() ended before finish(): with surviving(), call finish() in the block")
         save_on_the_living(self.optimizer.loop, self.record(), self.save)
 
     def save(self, records: list[LoopMeasurements], lost: list[int] | None = None, reason: str = END_OF_LOOP):
-        """Write the file, on one rank; raises RunFileError if it could not be written to its place.
+        """Write the run file; called on one rank. Raises RunFileError if the file could not be written to ``path``.
 
-        ``lost`` are ranks whose processes have died. ``reason`` is the reason of the loop's end.
+        ``lost`` are the ranks whose processes have died. ``reason`` is the reason of the loop's end.
         """
         out, diverged = self._rescue.out, divergence(records)
         reason = diverged or reason
@@ -311,10 +317,10 @@ class LoopRun:
         self._each_logger(lambda logger: conclude(logger, self.result))
 
     def broken_off(self, error: BaseException):
-        """Save the measurements after ``error`` has ended the block. On a rank that has learnt of another rank's error,
-        raises that error in place of returning."""
+        """Save the measurements after ``error`` has ended the block. If the error came from another rank, raise that
+        rank's error."""
         self.optimizer.broken_off()
-        if isinstance(error, Stopped):  # an outer or inner recording may have raised ``error``
+        if isinstance(error, Stopped):  # another recording, around this one or within it, may have raised ``error``
             with suppress(Stopped):
                 self._stop_signal.watch()
         if isinstance(error, Stopped) and not self._stop_signal.failed:
@@ -335,7 +341,7 @@ class LoopRun:
         self.optimizer.stops.signal = self.optimizer.recording = None
 
     def record(self, in_a_hurry: bool = False) -> LoopMeasurements:
-        """Return this rank's measurements so far. If ``in_a_hurry``, they have a limited number of logged rows; after a
+        """Return this rank's measurements up to now. If ``in_a_hurry``, limit the number of logged rows. After a
         signal, another thread makes this call."""
         counted = Counters.of(self.optimizer).since(self._start)
         elapsed = self._driver.clock() - self._began
@@ -369,7 +375,8 @@ class LoopRun:
         self._stop_signal.watch()
 
     def _warn(self, what: str):
-        """Warn the user while the script runs. Only rank 0 warns, because all ranks find the same faults."""
+        """Warn the user while the script runs. Only rank 0 prints the warning, because all ranks find the same
+        faults."""
         if self._batch_size is None and self._mpi.rank == 0:
             warnings.warn(f"recording(): {what}", RuntimeWarning, stacklevel=2)
 

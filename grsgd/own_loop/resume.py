@@ -1,4 +1,4 @@
-"""State of an algorithm in the ``state_dict()`` of its distributed optimizer: how it is saved, checked and loaded."""
+"""Saving, checking and loading of an algorithm's state in the ``state_dict()`` of its distributed optimizer."""
 
 import warnings
 
@@ -18,7 +18,7 @@ KEY = "grsgd"
 
 
 class SavedAlgorithm:
-    """State of one rank's algorithm, which the optimizer's ``state_dict()`` includes."""
+    """State of one rank's algorithm, as a part of the optimizer's ``state_dict()``."""
 
     def __init__(self, lifecycle: Lifecycle):
         self.lifecycle, self.algorithm = lifecycle, lifecycle.algorithm
@@ -28,10 +28,10 @@ class SavedAlgorithm:
         next step compares the models again, because the script may load the model after the state."""
 
     def state(self, is_at_rest: bool, has_finished: bool) -> dict:
-        """Return the entries to add to a ``state_dict()``; before the first step the dictionary is empty.
+        """Return the entries that the algorithm adds to a ``state_dict()``. Before the first step there are no entries.
 
         ``is_at_rest`` says whether no message of the algorithm is under way. If the state cannot be saved now, the
-        first call warns and names the remedy.
+        first call warns and tells the user what to do.
         """
         reason = why_not(self.algorithm, is_at_rest)
         if not self.lifecycle.has_started or (reason is not None and has_finished):
@@ -44,8 +44,8 @@ class SavedAlgorithm:
         return {KEY: without(self.algorithm, reason)}
 
     def take(self, state_dict: dict, is_at_rest: bool) -> dict | None:
-        """Remove the algorithm's state from a ``state_dict()`` that is to be loaded, and return it. Raises the errors
-        of `check`, and RuntimeError if messages are under way."""
+        """Remove the algorithm's state from ``state_dict``, which is about to be loaded, and return the state. Raises
+        the errors of `check`, and RuntimeError if messages are under way."""
         kept = state_dict.pop(KEY, None)
         if kept is not None:
             check(kept, self.algorithm)
@@ -54,30 +54,31 @@ class SavedAlgorithm:
         return kept
 
     def load(self, kept: dict | None, driver):
-        """Continue from the state that `take` has returned."""
+        """Continue from ``kept``, the state that `take` has returned. Do nothing if ``kept`` is None."""
         self._loaded = None
         if kept is None:
             return
         driver.run(self.lifecycle.start())
         restore(self.algorithm, kept)
         others = other_options(kept, self.algorithm)
-        if others and self.algorithm.comm.rank == 0:  # all ranks have the same options
+        if others and self.algorithm.comm.rank == 0:  # one warning is enough, because all ranks have the same options
             was = ", ".join(others)
             warnings.warn(f"state_dict of {self.algorithm.name} with {was}", RuntimeWarning, stacklevel=5)
         self._loaded = kept if other_tensors(kept, self.algorithm.replica) else None
 
     def check_model(self):
-        """Compare the model with the model at the time of saving, if a state was loaded; raises ConfigError."""
+        """Compare the model with the model at the time of saving, if a state was loaded. Raises ConfigError if the two
+        models differ."""
         if self._loaded is not None:
             kept, self._loaded = self._loaded, None
             check_model(kept, self.algorithm.replica)
 
 
 def state_of(algorithm: Algorithm) -> dict:
-    """Return the state of an algorithm between two steps, while none of its messages is under way: tensors, and other
-    values that ``torch.load(..., weights_only=True)`` reads."""
+    """Return the state of an algorithm between two steps, while none of its messages is under way. The state consists
+    of tensors and other values that ``torch.load(..., weights_only=True)`` reads."""
     comm, state = algorithm.comm, algorithm.state()
-    if algorithm.replica.narrow:  # the array has bits that the parameters lack
+    if algorithm.replica.narrow:  # the array has more bits per value than the parameters
         state["x"] = algorithm.x
     return {
         "algorithm": algorithm.name,
@@ -91,13 +92,14 @@ def state_of(algorithm: Algorithm) -> dict:
 
 
 def without(algorithm: Algorithm, why: str) -> dict:
-    """Return an entry that replaces the algorithm's state if that state cannot be saved; ``why`` names the remedy.
-    `check` refuses such an entry."""
+    """Return an entry that takes the place of the algorithm's state if the state cannot be saved. ``why`` tells the
+    user what to do. `check` raises ConfigError for an entry from this function."""
     return {"algorithm": algorithm.name, "without": why}
 
 
 def why_not(algorithm: Algorithm, is_at_rest: bool) -> str | None:
-    """Return the reason why the state of an algorithm cannot be saved now, with the remedy; None if it can be saved."""
+    """Return why the state of an algorithm cannot be saved now, and what to do. Return None if the state can be
+    saved."""
     if algorithm.remembers is None:
         return (
             f"the class of {algorithm.name} does not say which attributes its next steps depend on: list their names "
@@ -118,14 +120,15 @@ def check(kept: dict, algorithm: Algorithm):
     if (kept["rank"], kept["ranks"]) != (comm.rank, comm.size):
         was = f"rank {kept['rank']} of a job with {kept['ranks']} ranks"
         here = f"loaded on rank {comm.rank} of a job with {comm.size} ranks"
-        raise ConfigError(f"state_dict of {was}, {here}: give each rank its own, or {ANEW}")
+        raise ConfigError(f"state_dict of {was}, {here}: load on each rank its own, or {ANEW}")
 
 
 ANEW = f'remove its key "{KEY}" to begin the algorithm anew'
 
 
 def restore(algorithm: Algorithm, kept: dict):
-    """Set the state of an algorithm to the saved state ``kept``; the algorithm must have started, and taken no step.
+    """Set the state of an algorithm to the saved state ``kept``. The algorithm must have started, but must not have
+    taken a step.
 
     Raises ConfigError if the saved state does not fit the algorithm's present options.
     """
@@ -137,8 +140,8 @@ def restore(algorithm: Algorithm, kept: dict):
 
 
 def other_options(kept: dict, algorithm: Algorithm) -> list[str]:
-    """Return a text for each option whose value differs from the value at the time of saving. The variant of the
-    all-reduce is not compared."""
+    """Return a text for each option of the algorithm whose value differs from the value at the time of saving. The
+    variant of the all-reduce is not compared."""
     was, now = kept.get("options", {}), algorithm.options.model_dump(mode="json")
     return [
         f"{name} = {was[name]!r}, here {now[name]!r}"
@@ -150,7 +153,8 @@ def other_options(kept: dict, algorithm: Algorithm) -> list[str]:
 def other_tensors(kept: dict, replica: Replica) -> list[str]:
     """Return the names of the model's tensors that differ from the tensors at the time of saving.
 
-    Returns no names for states of old versions, which have no digests of the model, or digests of another kind.
+    Returns no names if ``kept`` has no digests of the model's tensors, because an old version of grsgd has saved the
+    state.
     """
     tensors = replica.tensors()
     found, saved = digests(tensors.values()).tolist(), kept["digests"].tolist() if "digests" in kept else None
@@ -162,12 +166,12 @@ def other_tensors(kept: dict, replica: Replica) -> list[str]:
 
 
 def check_model(kept: dict, replica: Replica):
-    """Raise ConfigError if the model differs from the model at the time of saving."""
+    """Raise ConfigError if the present model differs from the model at the time of saving the state ``kept``."""
     others = other_tensors(kept, replica)
     if others:
         raise ConfigError(
             f"{others[0]!r} has changed since the optimizer's state_dict was saved: distribute() gives all ranks "
-            f"the model of rank 0, so let each rank load its own model after it, then the state_dict; or {ANEW}"
+            f"the model of rank 0, so after distribute() load each rank's own model, then the state_dict; or {ANEW}"
         )
 
 

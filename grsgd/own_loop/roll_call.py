@@ -1,8 +1,8 @@
-"""Roll call: the ranks of a user's script learn which collective call of grsgd each other rank has entered.
+"""Roll call, with which each rank of a user's script learns which collective call of grsgd each other rank has entered.
 
-A rank in a collective call first sends a report of the call to all other ranks, and waits for their reports. If the
-calls of two ranks do not match, an error names both calls at once. A rank that waits for another rank in a step learns
-that the other rank is in a call, and not in the step.
+A rank in a collective call first sends a report of the call to all other ranks, and waits for the reports of all other
+ranks. If the calls of two ranks do not match, an error names the two calls at once. If a rank waits in a step for a
+rank that is in a collective call, the waiting rank learns of the call.
 """
 
 import math
@@ -34,21 +34,20 @@ GOING_ON = "in the first step after rest()"
 REMEDY = "all ranks must make these calls, in one order, and none alone, as under `if grsgd.is_main():`"
 
 NUMBERS, TEXT_BYTES = 4, 224
-"""Lengths of the two parts of a message: the number of integers of a `CallReport` and of its rank, and the number of
-bytes of the text of its call."""
+"""Lengths of the two parts of a message: number of integers (the rank, and the numbers of a `CallReport`), and number
+of bytes of the call's text."""
 
 FAR = 2**32
-"""Number above the number of collective calls that a rank makes. After `RollCall.begin_anew` calls are numbered from
-the next multiple of this number, the same on all ranks."""
+"""Upper bound of the number of collective calls that a rank makes. After `RollCall.begin_anew`, all ranks number their
+calls from the next multiple of this bound."""
 
 VAIN_SECONDS = 1.0
-"""Seconds that a rank waits in a step that another rank will not take, before the waiting rank raises an error. In this
-time messages under way can still end the wait."""
+"""Seconds that a rank waits in a step that another rank will not take, before the waiting rank raises an error. Within
+`VAIN_SECONDS`, messages under way can still end the wait."""
 LOOK_SECONDS = 1.0
-"""Seconds between two calls of `RollCall.look`, by which a rank with an asynchronous algorithm looks for ranks that
-wait."""
+"""Seconds between two searches by `RollCall.look` for waiting ranks; for asynchronous algorithms."""
 PATIENCE_SECONDS = 2.0
-"""Seconds that another rank must have waited before this rank prints a line about that rank."""
+"""Seconds that another rank must have waited before this rank prints a line about the waiting rank."""
 END_SECONDS = 60.0
 """Seconds that a rank waits at the end of its script for ranks that have made no collective call of grsgd."""
 
@@ -56,7 +55,7 @@ END_SECONDS = 60.0
 class CallReport(NamedTuple):
     """Report of a rank that it is in a collective call.
 
-    ``number`` is the number of the call among the rank's collective calls, from 1. ``points`` are the rank's
+    ``number`` is the number of the call among the rank's collective calls, counted from 1. ``points`` is the rank's
     `RollCall.points`. ``steps`` is the number of steps that the optimizer of the call has taken. ``call`` is a text
     such as ``in finish()``.
     """
@@ -77,22 +76,22 @@ class RollCall:
         self.comm = comm
         self.others = [rank for rank in range(comm.size) if rank != comm.rank]
         self.words: dict[int, deque[CallReport]] = defaultdict(deque)
-        """Reports of each other rank on calls that this rank has not left yet, oldest first."""
+        """Reports of each other rank about calls that this rank has not left yet, oldest first."""
         self.points = 0
-        """Number of points that this rank has reached in steps of synchronous algorithms; the points of a step are its
-        beginning and each of its exchanges."""
+        """Number of points that this rank has reached in steps of synchronous algorithms. The points of a step are the
+        step's beginning and each exchange of the step."""
         self._number = self._optimizers = 0
         self._answers = None
         self._mine: CallReport | None = None
-        """Report of this rank's last call."""
+        """Report of this rank's last collective call."""
         self._sending: list = []
         self._vain = (0, 0.0)
         self._waiting: dict[int, tuple[int, float]] = {}
         self._looked = 0.0
 
     def of_new_optimizer(self) -> str:
-        """Return a text that distinguishes the calls of a new optimizer from the calls of the script's other
-        optimizers. The text is empty for the first optimizer."""
+        """Return a text that distinguishes the calls of a new optimizer from calls of the script's other optimizers.
+        The text is empty for the script's first optimizer."""
         self._optimizers += 1
         return f" of the optimizer of distribute() call {self._optimizers}" if self._optimizers > 1 else ""
 
@@ -100,7 +99,7 @@ class RollCall:
         """Tell all other ranks that this rank is in a collective call. Return a pollable (an object whose ``Test()``
         can be waited for) that is true when all ranks are in the call.
 
-        ``call`` is a text such as ``in finish()``; ``steps`` is the number of steps that the optimizer of the call has
+        ``call`` is a text such as ``in finish()``. ``steps`` is the number of steps that the optimizer of the call has
         taken.
         """
         self._number += 1
@@ -114,20 +113,20 @@ class RollCall:
         return self._answers
 
     def begin_anew(self):
-        """Forget all calls so far, on all ranks, so that numbers of calls agree again after an error has kept some
-        ranks from some calls."""
+        """Forget all calls up to now, on all ranks. So the ranks' numbers of calls agree again after an error because
+        of which some ranks did not make some calls."""
         self._number += FAR - self._number % FAR
         self._answers = None
 
     def count_steps_anew(self):
-        """Forget all steps so far, on all ranks, so that points agree again after an error has kept some ranks from
-        some steps."""
+        """Forget all steps up to now, on all ranks. So the ranks' points agree again after an error because of which
+        some ranks did not take some steps."""
         self.points, self._vain = 0, (0, 0.0)
 
     def watch(self, step: int, algorithm: str):
         """Raise UnevenCalls or UnevenSteps if this rank waits for a rank that will not come.
 
-        ``step`` is this rank's present step of a synchronous algorithm, from 1; 0 outside of steps.
+        ``step`` is the number, from 1, of this rank's present step of a synchronous algorithm; 0 outside of steps.
         """
         if self._answers is not None and self._answers.Test():
             self._answers = None
@@ -138,8 +137,8 @@ class RollCall:
                     self._waits_in_vain(rank, word, step, algorithm)
 
     def _waits_in_vain(self, rank: int, word: CallReport, step: int, algorithm: str):
-        """Raise an error if this rank has waited `VAIN_SECONDS` in its step. ``rank`` will not take this step, because
-        it is in the call of the report ``word``."""
+        """Raise an error if this rank has waited `VAIN_SECONDS` in its step. Rank ``rank`` will not take this step,
+        because it is in the call of the report ``word``."""
         now, mine = time.perf_counter(), self.comm.rank
         if self._vain[0] != self.points:
             self._vain = self.points, now
@@ -155,9 +154,9 @@ class RollCall:
         raise UnevenCalls(f"rank {rank} is {word.call} after {word.steps} steps, rank {mine} in step {step}: {REMEDY}")
 
     def look(self, steps: int, now: float):
-        """Print a line if another rank waits for this rank in a call, and this rank has taken more steps than the other
-        rank. One line is printed per call. ``steps`` is the number of this rank's steps, ``now`` the time in
-        seconds."""
+        """Print a line if another rank waits for this rank in a call, and this rank has taken more steps than the
+        waiting rank. At most one line is printed per call. ``steps`` is the number of this rank's steps, and ``now`` is
+        the time in seconds."""
         if now - self._looked < LOOK_SECONDS:
             return
         self._looked = now
@@ -173,14 +172,15 @@ class RollCall:
                 print(f"\ngrsgd: {line}", file=sys.stderr, flush=True)
 
     def next_call(self, ranks: Iterable[int]) -> str | None:
-        """Return the next call that this rank must make, as soon as all of ``ranks`` are in a call of this kind; else
-        None."""
+        """Return the next call that this rank must make, if all of ``ranks`` are in a call that this rank has not made.
+        If not, return None."""
         self.take()
         calls = [next((word.call for word in self.words[rank] if word.number > self._number), None) for rank in ranks]
         return None if None in calls else calls[0]
 
     def waiting(self) -> dict[int, CallReport]:
-        """Return, by rank, the last reports of ranks that wait in a call, perhaps together with this rank."""
+        """Return, by rank, the last reports of the ranks that wait in a call. Include this rank if it waits in a call,
+        too."""
         self.take()
         first = self._number + (self._answers is None)
         last = {rank: words[-1] for rank, words in self.words.items() if words and words[-1].number >= first}
@@ -189,7 +189,7 @@ class RollCall:
         return {rank: word for rank, word in last.items() if not word.call.startswith(WITHOUT_WAITING)}
 
     def take(self):
-        """Receive the reports that have arrived."""
+        """Receive the reports of other ranks that have arrived."""
         size = NUMBERS * 8 + TEXT_BYTES
         while self.others and (message := receive_if_come(self.comm, tags.ROLL_CALL, size)) is not None:
             rank, *numbers = message[: NUMBERS * 8].view(np.int64).tolist()
@@ -203,10 +203,10 @@ class RollCall:
 
 
 NATURAL_ENDS = (FINISH, END_OF_RECORDING, END_OF_SCRIPT, END_OF_BATCHES)
-"""Calls in which it is normal that a rank waits long for ranks that still take steps of an asynchronous algorithm."""
+"""Calls in which a rank normally waits long for ranks that still take steps of an asynchronous algorithm."""
 
 WITHOUT_WAITING = (END_OF_BATCHES, GOING_ON)
-"""Calls in which no rank waits: serving ranks learn by them where the ranks that train are in the script."""
+"""Calls in which no rank waits. With these calls, serving ranks learn where the training ranks are in the script."""
 
 
 class Answers:
@@ -218,7 +218,7 @@ class Answers:
         """The values of `RollCall.points` of the ranks that are in the call. All ranks have the same value, unless an
         error has broken off a step."""
         self.steps: dict[int, int] = {}
-        """Number that each other rank in the call has reported as its steps."""
+        """Number of steps that each other rank in the call has reported, by rank."""
         self.missing = set(roll_call.others)
 
     def Test(self) -> bool:
@@ -230,7 +230,7 @@ class Answers:
         for rank in sorted(self.missing):
             words = self.roll_call.words[rank]
             has_ended = bool(words) and words[-1].call == END_OF_SCRIPT
-            if has_ended and self.call == END_OF_SCRIPT:  # the two ranks' numbers of calls need not agree
+            if has_ended and self.call == END_OF_SCRIPT:  # the numbers of calls of the two ranks may differ
                 self.missing.discard(rank)
                 continue
             while words and words[0].number < self.number and not (has_ended and len(words) == 1):
@@ -249,8 +249,7 @@ class Answers:
         return not self.missing
 
     def come(self):
-        """Wait until all ranks are in the call. This method is a schedule (a generator that yields the objects it waits
-        for)."""
+        """Wait until all ranks are in the call. This method is a schedule (a generator that a driver runs)."""
         yield self
 
     def __str__(self):
@@ -259,8 +258,8 @@ class Answers:
 
 
 def roll_call(mpi, call: str, seconds: float) -> RollCall:
-    """Wait until all ranks of ``mpi`` are in the collective call ``call``, and return the communicator's roll call.
-    This function is for calls in which the rank has no driver yet.
+    """Wait until all ranks of ``mpi`` are in the collective call ``call``. Return the roll call of ``mpi``. This
+    function is for calls in which the rank has no driver yet.
 
     Raises UnevenCalls if a rank is in another call, LostRank if a rank has died, and WaitTimeout after ``seconds``.
     """
@@ -270,7 +269,7 @@ def roll_call(mpi, call: str, seconds: float) -> RollCall:
 
 
 def wait_for(answers: Answers, seconds: float):
-    """Wait until all ranks are in a call, on a rank without a driver; raises the errors of `roll_call`."""
+    """Wait until ``answers`` is true, on a rank without a driver. Raises the errors of `roll_call`."""
     begin = time.perf_counter()
     while not answers.Test():
         ENGINE.poll()
@@ -281,7 +280,8 @@ def wait_for(answers: Answers, seconds: float):
 
 
 def of_communicator(mpi, call: str, seconds: float) -> RollCall:
-    """Return the roll call of a communicator, always the same object. All ranks must make the first call together."""
+    """Return the roll call of the communicator ``mpi``, always the same object. All ranks must make the first call
+    together."""
     if mpi.size == 1:
         return RollCall(Communicator(MpiBackend(mpi)))
     found = mpi.Get_attr(attribute())
@@ -299,7 +299,8 @@ def of_communicator(mpi, call: str, seconds: float) -> RollCall:
 
 @cache
 def attribute() -> int:
-    """Return the key under which MPI keeps the roll call of a communicator, until the communicator is freed."""
+    """Return the key with which MPI stores a communicator's roll call in the communicator, until the communicator is
+    freed."""
     from mpi4py import MPI
 
     def free(mpi, key, found: RollCall):
@@ -310,11 +311,11 @@ def attribute() -> int:
 
 
 def end_of_script(mpi, process: int):
-    """Tell ranks that wait in a call of grsgd that this rank's script has ended. Does nothing in another process than
+    """Tell ranks that wait in a call of grsgd that this rank's script has ended. Does nothing in a process other than
     ``process``, such as a fork.
 
-    The waiting ranks can then end the job with an error message. A rank whose script has made no collective call before
-    waits at most `END_SECONDS`.
+    The waiting ranks can then end the job with an error message. A rank whose script has made no collective call of
+    grsgd waits at most `END_SECONDS`.
     """
     from mpi4py import MPI
 
@@ -331,5 +332,5 @@ def end_of_script(mpi, process: int):
 
 
 LEAVING_SECONDS = 5.0
-"""Seconds that a rank waits at the end of its script while another rank waits for it in another call. In this time the
-other rank can print an error and end the job."""
+"""Seconds that a rank waits at the end of its script while another rank waits for it in another call. Within
+`LEAVING_SECONDS`, the other rank can print an error and end the job."""

@@ -1,4 +1,4 @@
-"""Record of a loop in the ``state_dict()`` of its optimizer, from which the recording of a later training goes on."""
+"""Record of a loop in the optimizer's ``state_dict()``, with which the recording of a later training goes on."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +14,7 @@ KEY = "grsgd_recording"
 
 
 class SavedRecord:
-    """Record of one rank's loop, which the optimizer's ``state_dict()`` includes."""
+    """One rank's measurements of a recorded loop, which the optimizer's ``state_dict()`` includes."""
 
     def __init__(self):
         self._loaded: dict | None = None
@@ -26,21 +26,21 @@ class SavedRecord:
         self._state = lambda: {KEY: {"file": name, "rank": rank, "ranks": ranks} | state_of(record())}
 
     def end(self):
-        """Note that the recording ends: each later result of `state` includes the present record."""
+        """Note the end of a recording. Each later result of `state` includes the record at this time."""
         last = self._state()
         self._state = lambda: last
 
     def state(self) -> dict:
-        """Return the entries to add to a ``state_dict()``; none if nothing was recorded."""
+        """Return the entries that the record adds to a ``state_dict()``. Return no entries if nothing was recorded."""
         return self._state()
 
     def load(self, state_dict: dict):
-        """Remove the record from a ``state_dict()`` that is to be loaded, and keep it for `before`."""
+        """Remove the record from ``state_dict``, which is about to be loaded, and keep the record for `before`."""
         self._loaded = state_dict.pop(KEY, None)
 
     def before(self, path: Path, rank: int, ranks: int) -> LoopMeasurements:
-        """Return the record that a recording to ``path`` continues; an empty record if no record of a file of this name
-        was loaded.
+        """Return the record that a recording to ``path`` continues. Return an empty record if no record for a file of
+        this name was loaded.
 
         Raises ConfigError if the loaded record is of another rank, or of a job with another number of ranks.
         """
@@ -56,7 +56,8 @@ class SavedRecord:
 
 
 def state_of(record: LoopMeasurements) -> dict:
-    """Return a record as tensors, and other values that ``torch.load(..., weights_only=True)`` reads."""
+    """Return ``record`` as a dictionary of tensors and other values that ``torch.load(..., weights_only=True)``
+    reads."""
     steps = sorted(record.rows)
     names = sorted({name for row in record.rows.values() for name in row.values})
     logged = {name: [step for step in steps if name in record.rows[step].values] for name in names}

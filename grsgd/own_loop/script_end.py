@@ -1,4 +1,4 @@
-"""End of a script whose loop outlives processes, without MPI_Finalize, which may wait for the dead for ever."""
+"""End of a script whose loop goes on after deaths, without MPI_Finalize, which may wait for dead processes for ever."""
 
 import gc
 import io
@@ -13,24 +13,26 @@ from grsgd.own_loop.lives import END, meet
 
 
 class ScriptEnd:
-    """End of this process's script, which `leave_out_finalize` changes."""
+    """End of this process's script. `leave_out_finalize` changes the end to one without MPI_Finalize."""
 
     def __init__(self):
         self.world = None
-        """Communicator of all processes, if they meet at the end of the script and leave MPI_Finalize out."""
+        """Communicator of all processes, if they meet at the end of the script and do not call MPI_Finalize; else
+        None."""
         self.before_meeting: Callable[[], None] | None = None
-        """Function that is called before the processes meet, to end the wait of processes that the script needs no
-        more."""
+        """Function that is called before the processes meet, to end the wait of spare processes that the script does
+        not need."""
 
     def leave_out_finalize(self, world, before_meeting: Callable[[], None] | None = None):
-        """Let all living processes of ``world`` meet at the end of the script, and end without MPI_Finalize."""
+        """Let all living processes of ``world`` meet at the end of the script, and end without a call of
+        MPI_Finalize."""
         if self.world is None:
             self.world, self.before_meeting = world, before_meeting
             exit_code.note_every_exit()
 
     def come(self, otherwise: Callable, mpi, process: int):
-        """End the script of process ``process``: call ``otherwise(mpi, process)``, or leave MPI_Finalize out. Forks do
-        nothing."""
+        """End the script of process ``process``. Call ``otherwise(mpi, process)``, or end without MPI_Finalize after
+        `leave_out_finalize`. Does nothing in a fork."""
         if os.getpid() != process:
             return
         if self.world is None:
@@ -46,7 +48,8 @@ class ScriptEnd:
 
 
 def flush_files():
-    """Write the rest of files that the script has left open, as Python does at a usual end."""
+    """Write the buffered data of all files that the script has left open, as Python does at the normal end of a
+    script."""
     for thing in gc.get_objects():
         if issubclass(type(thing), io.IOBase):
             with suppress(OSError, ValueError):  # a closed file, or a full disk
@@ -54,4 +57,4 @@ def flush_files():
 
 
 SCRIPT_END = ScriptEnd()
-"""The end of this process's script."""
+"""The end of this process's script, one object for the whole process."""

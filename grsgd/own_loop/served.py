@@ -1,4 +1,4 @@
-"""Loops of a user's own with a central model: some ranks train, and ranks that do not train serve the others."""
+"""Optimizer for users' own loops with a central model, in which some ranks may only serve the ranks that train."""
 
 import copy
 import pickle
@@ -16,26 +16,26 @@ from grsgd.own_loop.roll_call import END_OF_BATCHES, GOING_ON, VAIN_SECONDS
 from grsgd.training.times import TimedOptimizer
 
 AVERAGED, STATE, REST = "in averaged_model()", "in averaged_state_dict()", "in rest()"
-"""Calls of workers within a loop over `ServedOptimizer.batches` that serving ranks join."""
+"""Names of calls in which the serving ranks join the workers, within a loop over `ServedOptimizer.batches`."""
 
 
 class ServedOptimizer(DistributedOptimizer):
-    """Optimizer of a rank that trains with a central model, or that only serves the ranks that train."""
+    """Optimizer of a rank that trains with a central model, or of a rank that only serves the training ranks."""
 
     algorithm: CentralAlgorithm
 
     def __init__(self, *arguments):
         super().__init__(*arguments)
         self._updating: torch.optim.Optimizer = self.algorithm.optimizer.optimizer
-        """Optimizer that updates the central model, if a server is on this rank."""
+        """Optimizer that updates the central model, if this rank has a server of the central model."""
         if self._updating is not self.optimizer:
             copy_state(self.optimizer, self._updating)
         self._told = b""
-        """Settings of the parameter groups that the servers know, pickled."""
+        """Settings of the parameter groups, pickled, that this rank has sent to the servers."""
         self._stuck_since: float | None = None
-        """Time since which workers have waited in vain for the server on this rank; None if they do not."""
+        """Time from which on workers wait in vain for this rank's server; None if no worker waits in vain."""
         self._in_batches = False
-        """Whether this rank is in a loop over `batches` whose end the serving ranks must learn of."""
+        """Whether this rank is in a loop over `batches`, and must tell the serving ranks when the loop ends."""
 
     def batches(self, batches):
         if self.workers == self.algorithm.comm.size:
@@ -45,13 +45,13 @@ class ServedOptimizer(DistributedOptimizer):
             self._in_batches = True
             try:
                 yield from batches
-            finally:  # the script may have left the loop early
+            finally:  # even if the script has left the loop early
                 self._end_batches()
         else:
             self._serve()
 
     def zero_grad(self, set_to_none=True):
-        if self.algorithm.is_worker:  # the gradients of a serving rank are sums of the workers' gradients
+        if self.algorithm.is_worker:  # on a serving rank, p.grad holds sums of the workers' gradients
             super().zero_grad(set_to_none)
 
     def finish(self):
@@ -73,9 +73,9 @@ class ServedOptimizer(DistributedOptimizer):
                 f"step() on rank {self.algorithm.comm.rank}, which only serves the ranks that train: loop over "
                 "`for x, y in optimizer.batches(loader):`, or let all ranks train with distribute(server='shared')"
             )
-        self._begin_step()  # the model's forward may not have been called through the module
+        self._begin_step()  # no hook has begun the step if the script did not call the model as a module
         self.replica.collect_gradients()
-        self.optimizer._opt_called = True  # a scheduler of torch asks whether its optimizer has stepped
+        self.optimizer._opt_called = True  # torch's schedulers warn if their optimizer has not stepped
         if self.algorithm.traits.sends_gradients:
             self._tell_settings()
         self._run(self.loop.hook("step"))
@@ -87,11 +87,13 @@ class ServedOptimizer(DistributedOptimizer):
 
     @property
     def _has_rested(self) -> bool:
-        """Whether training has begun before and does not go on yet."""
+        """Whether the algorithm has started, but its background activities are at rest, as after `rest` or
+        `load_state_dict`."""
         return self.loop.lifecycle.has_started and not self.loop.lifecycle.has_begun
 
     def _tell_settings(self):
-        """Let the servers know the settings of this rank's optimizer, such as learning rates, if they have changed."""
+        """Send the settings of this rank's optimizer, such as learning rates, to the servers, if the settings have
+        changed."""
         groups = self.optimizer.param_groups
         settings = [{name: value for name, value in group.items() if name != "params"} for group in groups]
         content = pickle.dumps(settings)
@@ -100,13 +102,15 @@ class ServedOptimizer(DistributedOptimizer):
             self._run(lambda: self.algorithm.tell_settings(settings))
 
     def _end_batches(self):
-        """Tell the serving ranks that this rank's loop over `batches` has ended, if it was in such a loop."""
+        """Tell the serving ranks that this rank's loop over `batches` has ended, if this rank was in a loop over
+        `batches`."""
         if self._in_batches and not self.finished:
             self._in_batches = False
             self._roll_call.call(END_OF_BATCHES + self._of_this, self.steps)
 
     def _serve(self):
-        """Serve until all workers have left their loop over `batches`, and join their calls within the loop."""
+        """Serve until all workers have left their loop over `batches`. Join the workers in their calls within the
+        loop."""
         self.replica.collect_gradients()  # model.zero_grad() may have set p.grad to None
         while True:
             if self._has_rested:
@@ -129,7 +133,7 @@ class ServedOptimizer(DistributedOptimizer):
             self._roll_call.call(call)
 
     def _averages(self):
-        """Schedule that returns the parameters of the central model, and the mean of the workers' buffers."""
+        """Schedule that returns the parameters of the central model and the mean of the workers' buffers."""
         mine = self.replica.params, self.replica.buffers
         before = [flat.tensor.clone() for flat in mine]
         for flat, tensor in zip(mine, self.algorithm.snapshot(), strict=True):
@@ -147,7 +151,7 @@ class ServedOptimizer(DistributedOptimizer):
             self._look_for_stuck()
 
     def _look_for_stuck(self):
-        """Raise UnevenSteps if workers wait for gradients of workers that wait in a call for all ranks."""
+        """Raise UnevenSteps if a worker waits for the gradient of another worker that is in a call for all ranks."""
         waiting, now = self._roll_call.waiting(), self.driver.clock()
         stuck = self.algorithm.stuck(set(waiting)) if waiting else set()
         if not stuck:
@@ -163,7 +167,8 @@ class ServedOptimizer(DistributedOptimizer):
             )
 
     def _served(self):
-        """Schedule that serves until all workers are in a call that this rank has not made; returns the call."""
+        """Schedule that serves until all workers are in a call which this rank has not made. The schedule returns the
+        call."""
         while True:
             for event in schedule_of(self.algorithm.serve):
                 yield Until(either(self._next_call, event.Test), str(event))
@@ -171,7 +176,8 @@ class ServedOptimizer(DistributedOptimizer):
                     return call
 
     def _called(self):
-        """Schedule that waits until all workers are in a call that this rank has not made; returns the call."""
+        """Schedule that waits until all workers are in a call which this rank has not made. The schedule returns the
+        call."""
         yield Until(lambda: bool(self._next_call()), "the next call of the ranks that train")
         return self._next_call()
 
@@ -185,10 +191,10 @@ def either(*conditions: Callable) -> Callable[[], bool]:
 
 
 def updating_optimizer(algorithm: type, options, optimizer: torch.optim.Optimizer, comm, clock) -> TimedOptimizer:
-    """Return the optimizer for ``algorithm`` on this rank of ``comm``; ``clock`` returns seconds.
+    """Return the optimizer for ``algorithm`` on this rank of ``comm``. ``clock()`` returns the time in seconds.
 
-    If workers send gradients, a server may lie on the rank of a worker, whose script goes on to use ``optimizer`` for
-    the worker's model. The server then gets an optimizer of its own.
+    If workers send gradients, a server may be on the rank of a worker. The worker's script goes on to use ``optimizer``
+    for the worker's model, so the server gets another optimizer.
     """
     if issubclass(algorithm, CentralAlgorithm) and algorithm.traits.sends_gradients:
         if comm.rank < algorithm.workers(options, comm.size):
@@ -197,8 +203,8 @@ def updating_optimizer(algorithm: type, options, optimizer: torch.optim.Optimize
 
 
 def twin_of(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """Return an optimizer of the same class, with the same parameters and settings, in groups of its own, without
-    state."""
+    """Return an optimizer of the same class, parameters and settings as ``optimizer``. The new optimizer has its own
+    parameter groups, and no state."""
     twin = object.__new__(type(optimizer))
     vars(twin).update({name: value for name, value in vars(optimizer).items() if name != "step"})  # a scheduler's step
     twin.param_groups = [group | {"params": list(group["params"])} for group in optimizer.param_groups]
@@ -207,7 +213,8 @@ def twin_of(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
 
 
 def copy_state(optimizer: torch.optim.Optimizer, twin: torch.optim.Optimizer):
-    """Give ``twin`` a copy of the state of each parameter in ``optimizer``, for the parameter in the same place."""
+    """Give ``twin`` a copy of the state of each parameter in ``optimizer``. Parameters correspond by their
+    positions."""
     for group, others in zip(optimizer.param_groups, twin.param_groups, strict=True):
         for p, other in zip(group["params"], others["params"], strict=True):
             if p in optimizer.state:

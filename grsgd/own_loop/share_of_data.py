@@ -1,4 +1,4 @@
-"""Share of the data whose gradients a rank computes, in loops that ask their optimizer for the share."""
+"""Base class of optimizers that tell a user's loop the share of the data whose gradients this rank computes."""
 
 import operator
 from collections.abc import Iterable, Iterator
@@ -13,30 +13,32 @@ Batch = TypeVar("Batch")
 
 
 class SharingOptimizer(WrappingOptimizer):
-    """Optimizer that determines on which data a loop trains, so that one script works with every algorithm."""
+    """Optimizer that says on which data this rank trains, so that one training script works with every algorithm."""
 
     algorithm: Algorithm
 
     @property
     def workers(self) -> int:
-        """Number of ranks that train, the ranks with the lowest numbers; other ranks only serve them."""
+        """Number of ranks that train. Ranks with higher numbers do not train, and only serve the training ranks."""
         return workers_of(type(self.algorithm), self.algorithm.options, self.algorithm.comm.size)
 
     def batches(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """Yield ``batches``, an iterable such as a DataLoader, on a rank that trains.
 
-        A rank that only serves gets no batch: it serves the other ranks until all of them have ended their loop over
-        ``batches``. All ranks must make the same calls of this method.
+        A serving rank gets no batch from this method. A serving rank serves the training ranks until all training ranks
+        have ended their loop over ``batches``. All ranks must make the same calls of this method.
         """
         yield from batches
 
     def blocks(self, samples: int) -> Iterator[slice]:
-        """Yield the blocks of a batch whose gradients this rank computes, as slices; all ranks have the same batch.
+        """Yield, as slices, the blocks of a batch whose gradients this rank computes. All ranks must have the same
+        batch.
 
-        ``samples`` is the number of samples of the batch. In the loop the script computes the mean loss of each block,
-        and calls ``backward()``. With ``cssgd`` and ``ssgd`` several blocks may be this rank's, and several ranks may
-        compute a block; after the loop the gradient is the gradient of the whole batch. With other algorithms rank i of
-        n workers has one block, part i of n. All parts have nearly the same size.
+        ``samples`` is the number of samples of the batch. For each block, the script computes the block's mean loss and
+        calls ``backward()``. With ``cssgd`` and ``ssgd``, a rank may compute several blocks, and several ranks may
+        compute the same block. After the loop over the blocks, the gradient is the gradient of the whole batch. With
+        algorithms other than ``cssgd`` and ``ssgd``, the batch is cut into one block per worker, and the blocks have
+        nearly equal sizes.
 
         Raises ValueError for a batch with too few samples, and TypeError if ``samples`` is no whole number.
         """
@@ -47,7 +49,8 @@ class SharingOptimizer(WrappingOptimizer):
 
 
 def count_of(samples) -> int:
-    """Return the number of samples of a batch; raises TypeError, and ValueError below 1."""
+    """Return ``samples`` as an int, the number of samples of a batch. Raises TypeError for another type, and ValueError
+    below 1."""
     try:
         count = operator.index(samples if not isinstance(samples, bool) else "")
     except TypeError:

@@ -1,8 +1,9 @@
-"""Spare processes of a script: each waits at the script's first call of grsgd, and goes on with the rank of a dead one.
+"""Spare processes of a script. Each spare waits at the script's first call of grsgd, and goes on with the rank of a
+process that has died.
 
-A spare has then executed the script up to its first call of grsgd, such as the imports and the reading of the data. It
-goes on with the number of the rank that it takes. No other rank comes to the collective calls that it makes before the
-loop, so it makes these calls alone.
+Before its wait, a spare executes the script up to the first call of grsgd, such as the imports and the reading of the
+data. A spare that takes a rank goes on in the script with that rank's number. No other rank comes to the collective
+calls before the loop, so the spare makes these calls alone.
 """
 
 import math
@@ -23,13 +24,14 @@ from grsgd.own_loop.lives import Lives, meet
 from grsgd.own_loop.script_end import SCRIPT_END
 
 LOOK_SECONDS, LATER_LOOK_SECONDS = 2e-3, 0.05
-"""Seconds between two looks for deaths by the spare that takes the next rank, and by the other spares."""
+"""Seconds between two checks for deaths, by the spare that takes the next rank, and by the other spares."""
 
 
 class Late:
     """Communicator of a process that has taken rank ``rank`` of ``size`` ranks.
 
-    All other attributes come from ``alone``, a communicator of this process only: it makes collective calls alone.
+    All other attributes come from ``alone``, a communicator with only this process. So collective calls need no other
+    process.
     """
 
     def __init__(self, alone, rank: int, size: int):
@@ -40,21 +42,22 @@ class Late:
 
 
 class ScriptJob:
-    """Processes of a script with spares. ``mpi`` is the communicator of the ranks, or a `Late`."""
+    """Processes of a script with spares. ``mpi`` is the communicator of the ranks, or a `Late` on a former spare."""
 
     def __init__(self, lives: Lives, mpi, local_rank: int):
         self.lives, self.mpi, self.local_rank = lives, mpi, local_rank
         self.is_used = False
-        """Whether a loop has the communicators in ``lives``."""
+        """Whether a loop over `surviving` uses the communicators in ``lives``."""
 
     @property
     def is_late(self) -> bool:
-        """Whether this process has been a spare."""
+        """Whether this process was a spare and has taken a rank."""
         return isinstance(self.mpi, Late)
 
     def release_spares(self):
-        """End the spares' wait at the end of a script without a surviving loop; rank 0 prints a line."""
-        if self.is_used:  # finish() has ended the wait
+        """End the wait of the spares, at the end of a script that has not called `surviving`. Rank 0 prints that the
+        spares were not used."""
+        if self.is_used:  # finish() has ended the wait of the spares
             return
         if self.mpi.rank == 0:
             print("grsgd: spares were given, but grsgd.surviving() was not called", file=sys.stderr, flush=True)
@@ -66,10 +69,12 @@ class ScriptJob:
 
 @cache
 def of_script() -> ScriptJob | None:
-    """Return the processes of this script; None without spares. A spare returns when it is to take a rank.
+    """Return the processes of this script; None for a script without spares. On a spare, this function returns when the
+    spare is to take a rank.
 
-    A spare that is not needed ends here. All processes must call this; from the second call on it needs no other.
-    Raises SetupError for an unfit number of spares, and for an MPI library that does not survive deaths.
+    If no rank needs a spare, the spare's process ends within this function. All processes must make the first call;
+    later calls need no other process. Raises SetupError for an unfit number of spares, and for an MPI library that does
+    not survive deaths.
     """
     if os.environ.get(SPARES, "0") == "0":
         return None
@@ -87,27 +92,27 @@ def of_script() -> ScriptJob | None:
 
 
 def alone():
-    """Return the communicator of this process alone."""
+    """Return MPI's communicator with only this process."""
     from mpi4py import MPI
 
     return MPI.COMM_SELF
 
 
 def spares_of(world) -> int:
-    """Return the number of spares that the launcher has been told; raises SetupError."""
+    """Return the number of spares that the launcher was given. Raises SetupError for an unfit number."""
     text = os.environ[SPARES]
     spares = int(text) if text.isdecimal() else -1
     if not 0 < spares < world.size - 1:
         what = f"--spares {text}: must be from 0 to {world.size - 2}, because two of {world.size} processes must train"
         raise SetupError(what, is_printed=world.rank == 0)
     if not fault_tolerant():
-        what = f"--spares {text}: only if MPI survives deaths: Open MPI 5's mpiexec --with-ft ulfm"
+        what = f"--spares {text}: needs an MPI that survives deaths: Open MPI 5's mpiexec --with-ft ulfm"
         raise SetupError(what, is_printed=world.rank == 0)
     return spares
 
 
 def stand_by(lives: Lives) -> int:
-    """Wait, as a spare, until a rank has no process; return the rank. Does not return if the job ends before."""
+    """Wait, as a spare, until a rank has no process, and return the rank. Does not return if the job ends first."""
     membership = lives.membership
     with without_signals():
         while not membership.is_wanted():
@@ -119,9 +124,10 @@ def stand_by(lives: Lives) -> int:
 
 @contextmanager
 def without_signals() -> Iterator[None]:
-    """Ignore the signals in the block that ask a job for a checkpoint, unless the script has handlers for them."""
+    """Ignore, within the block, the signals that ask a job for a checkpoint, unless the script has handlers for
+    them."""
     is_in_main_thread = threading.current_thread() is threading.main_thread()
-    numbers = (signal.SIGUSR1, signal.SIGUSR2) if is_in_main_thread else ()  # a handler cannot be set in other threads
+    numbers = (signal.SIGUSR1, signal.SIGUSR2) if is_in_main_thread else ()  # only the main thread can set a handler
     usual = [number for number in numbers if signal.getsignal(number) == signal.SIG_DFL]
     for number in usual:
         signal.signal(number, signal.SIG_IGN)
@@ -133,7 +139,7 @@ def without_signals() -> Iterator[None]:
 
 
 def end_unused(lives: Lives):
-    """End this spare, which no rank needs any more, when the ranks have ended their scripts."""
+    """End this spare's process, which no rank needs any more, when the ranks have ended their scripts."""
     while meet(lives.world, math.inf):
         pass
     words.leave(words.ENDED)

@@ -1,4 +1,4 @@
-"""A user's own loop that goes on without processes that die, by the recovery that `grsgd train` uses."""
+"""A user's own loop that goes on after the death of a process, with the recovery that `grsgd train` uses."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator
@@ -30,10 +30,10 @@ from grsgd.training.survival import recovery_from_deaths
 
 
 class SurvivingLoop(Loop):
-    """Calls of an algorithm's hooks in a loop that goes on without processes that die.
+    """Calls of an algorithm's hooks in a loop that goes on after the death of a process.
 
-    The loop has the attributes of a trainer that a recovery (`grsgd.training.surviving`) needs. Its progress counts
-    iterations in place of samples.
+    The loop has the attributes that a recovery (`grsgd.training.surviving`) needs of a trainer. The loop's progress
+    counts iterations, not samples.
 
     Parameters
     ----------
@@ -42,18 +42,18 @@ class SurvivingLoop(Loop):
     lives
         Communicators of all processes.
     objects
-        Objects of the user, by name. A rank hands over their states to a rank that is behind.
+        Objects of the user, by name. A rank that is behind takes over their states from another rank.
     is_late
         Whether this process has taken the rank of a dead process.
     kept
-        Checkpoints of the loop (`grsgd.own_loop.kept_loop.KeptLoop`); None if none are taken.
+        Checkpoints of the loop (`grsgd.own_loop.kept_loop.KeptLoop`); None if the loop takes no checkpoints.
     """
 
     survives = hands_over = True
     before = 0
-    """Number of iterations in the name of the checkpoint from which the loop goes on that no rank has counted."""
+    """Number of iterations in the name of the loaded checkpoint which no present rank has counted."""
     is_one_schedule = False
-    """Whether all steps are one schedule, as the steps of a trainer are."""
+    """Whether all steps are one schedule (a generator that a driver runs), as in a trainer of `grsgd train`."""
 
     def __init__(self, optimizer, lives: Lives, objects: dict[str, object], is_late: bool = False, kept=None):
         self.lives, self.objects, self.times, self.is_late = lives, objects, optimizer.times, is_late
@@ -77,26 +77,27 @@ class SurvivingLoop(Loop):
         self.is_over = False
         """Whether the other ranks have ended their training."""
         self._iteration, self._averages = -1, 0
-        """Number of the present iteration, and the number of averages that the script has asked for in it."""
+        """Number of the present iteration, and number of the script's calls for an average in the present iteration."""
         self._state_of_another: dict = {}
-        """State that this rank takes over at the end of the iteration in which the other ranks have overtaken it."""
+        """State that this rank takes over at the end of an iteration in which other ranks have overtaken it."""
         self._prepared = None
         """The algorithm whose `before_backward` was called for the present step."""
         self._has_stepped = True
-        """Whether the present iteration has had its step."""
+        """Whether the present iteration has had its step, or no iteration is under way."""
         self._is_wanted, self._packs, self._packed = False, 0, np.zeros(0, np.uint8)
         """Whether a process waits for this rank's state, how often the state was packed, and the state as bytes."""
         self._has_ended = False
-        """Whether the state is that after the last iteration."""
+        """Whether the packed state is the state after the last iteration."""
         self._without_share = 0
-        """Number of steps whose mean gradient has no part of this rank, because its process had just joined."""
+        """Number of steps whose mean gradient has no part from this rank, whose process had just joined."""
         self.streams: dict = {}
-        """States of random streams in a checkpoint, to restore after the items of earlier iterations were drawn."""
+        """States of random streams from a checkpoint, to be restored after the items of earlier iterations were
+        drawn."""
         self.generators: dict[str, torch.Tensor] = {}
-        """States of the user's generators in a checkpoint, by name, to restore together with ``streams``."""
+        """States of the user's generators from a checkpoint, by name, to be restored together with ``streams``."""
 
     def make_lifecycle(self, context: RankContext) -> Lifecycle:
-        """Return the lifecycle of a new algorithm, whose messages ``context`` carries."""
+        """Return the lifecycle of a new algorithm that sends its messages with ``context``."""
         return Lifecycle(self._of_options(context))
 
     @property
@@ -106,8 +107,8 @@ class SurvivingLoop(Loop):
     # ---- the loop
 
     def start(self):
-        """Begin before the first iteration: on all ranks at once, or on a process that takes a rank."""
-        self.driver.raises_in_waits_only = True  # a wait is in the recovery's hands, a poll may be in a backward pass
+        """Begin the loop before the first iteration, on all ranks at once, or on a process that takes a rank."""
+        self.driver.raises_in_waits_only = True  # the recovery handles errors of waits, not of polls
         self.beside.start(self.lives.membership.attend())
         self.beside.start(self.stop_signal.attend())
         if self.is_late:
@@ -124,9 +125,9 @@ class SurvivingLoop(Loop):
         self.averages.start()
 
     def iterate(self, items: Iterable) -> Iterator:
-        """Yield the items of this rank's iterations; leave out items of iterations that a regrouping has passed over.
+        """Yield the items of this rank's iterations, except iterations that a regrouping has passed over.
 
-        Each iteration has at most one step. Raises EndedBySignal if a signal ends the loop, after a checkpoint.
+        Each iteration has at most one step. Raises EndedBySignal if a signal ends the loop after a checkpoint.
         """
         items, drawn = iter(items), 0
         self.signals.begin()
@@ -148,13 +149,13 @@ class SurvivingLoop(Loop):
             yield item
             if not self._has_stepped and not self.is_overtaken:
                 self.progress.advance(1)
-            if self.position > drawn:  # one missed step: other ranks' objects are one step ahead
+            if self.position > drawn:  # the other ranks took this step without this rank, so their objects are ahead
                 self._take(self._state_of_another)
             self._state_of_another = {}
             self._has_stepped, self.is_overtaken = True, False
 
     def _item_after(self, items: Iterator, missed: int):
-        """Return the next of ``items`` after ``missed`` items; restore random streams of a checkpoint before it."""
+        """Return the item that follows the next ``missed`` items. First restore random streams of a checkpoint."""
         if self.streams:
             list(islice(items, missed, missed))
             restore_streams(self, self.streams)
@@ -164,13 +165,13 @@ class SurvivingLoop(Loop):
         return next(islice(items, missed, None))
 
     def _take_checkpoint(self):
-        """Take a checkpoint, if one is due, between two iterations; take over another rank's state after regrouping."""
+        """Take a checkpoint, if due, between two iterations. After a regrouping, take over another rank's state."""
         run(self, self.whole(self._between_iterations))
         self._take(self._state_of_another)
         self._state_of_another = {}
 
     def _between_iterations(self):
-        """Schedule that takes a checkpoint if one is due; all ranks rest before it if messages may be under way."""
+        """Schedule that takes a checkpoint if one is due. All ranks first rest (receive all messages under way)."""
         yield from self.lifecycle.begin()
         if (yield from self.recovery.before_step(self.position)):
             self.recovery.leave_steps()
@@ -180,8 +181,8 @@ class SurvivingLoop(Loop):
 
     @property
     def reached(self) -> int:
-        """Number by which checkpoints are ordered and named: iterations of each rank in lockstep, else of all ranks
-        together, also of ranks that are gone."""
+        """Number by which checkpoints are ordered and named: the iterations of each rank in lockstep, and for other
+        ranks the iterations of all ranks together, including ranks without a process."""
         progress = self.progress
         return progress.steps if isinstance(progress, Lockstep) else self.before + int(progress.counts.sum())
 
@@ -191,7 +192,7 @@ class SurvivingLoop(Loop):
         return self.progress.batches
 
     def begin(self):
-        if self.replica.grads is None:  # otherwise the ranks regroup after the gradient, so that it is not lost
+        if self.replica.grads is None:  # if gradients are sent, the ranks regroup after the gradient, to keep it
             yield from self._begin()
 
     def _begin(self):
@@ -210,13 +211,13 @@ class SurvivingLoop(Loop):
         return partial(self.whole, self.recovery.guarded(part))
 
     def whole(self, part: Callable):
-        """Schedule that runs ``part()``, a hook or schedule, to its end, also if ranks regroup meanwhile."""
+        """Schedule that runs ``part()``, a hook or schedule, to its end, even if the ranks regroup meanwhile."""
         self.is_over |= not (yield from self.recovery.whole(partial(self._settled, part)))
 
     def _settled(self, part: Callable):
-        """Schedule that runs ``part()`` after the ranks have settled open requests from before a regrouping.
+        """Schedule that computes averages requested before a regrouping, then runs ``part()``.
 
-        If other ranks had taken the step in which this rank is, this rank has their model, and leaves the step out.
+        If the other ranks have taken this rank's step without it, this rank has their model, and leaves ``part()`` out.
         """
         self.progress.begin()
         yield from self.averages.settle()
@@ -225,13 +226,13 @@ class SurvivingLoop(Loop):
             yield from schedule_of(part)
 
     def average(self):
-        """Schedule that returns a copy of the model with the average of the living ranks' models."""
+        """Schedule that returns a copy of the model whose values are the average of the living ranks' models."""
         self._averages += 1
         return (yield from self.averages.average(call_number(self._iteration, self._averages)))
 
     def check(self):
         if self._has_stepped:
-            raise RuntimeError("step() twice in one iteration of surviving(), or outside of it: call it once in each")
+            raise RuntimeError("step() twice in one iteration of surviving(), or outside: call it once in each")
 
     def collected(self):
         self.recovery.collected()
@@ -256,11 +257,11 @@ class SurvivingLoop(Loop):
     # ---- for the recovery
 
     def take_place(self, batches: int, marks: int):
-        """Do nothing: `iterate` leaves out the items that the rank has had before."""
+        """Do nothing, because `iterate` leaves out the items that this rank has had before."""
 
     def hand_over(self, comm: Communicator, giver: int, is_wanted: bool):
-        """Schedule, called on all ranks of ``comm`` at once, that gives the state of rank ``giver`` to ranks with
-        ``is_wanted``."""
+        """Schedule, run on all ranks of ``comm`` at once, that sends the state of rank ``giver``. Ranks with
+        ``is_wanted`` load the state."""
         content = packed(self.state()) if comm.rank == giver else np.zeros(0, np.uint8)
         size = np.array([content.size])
         yield from broadcast(comm, size, root=giver)
@@ -270,7 +271,8 @@ class SurvivingLoop(Loop):
             self.load(content)
 
     def content(self):
-        """Schedule, run in the background, that returns this rank's state as bytes, packed between two iterations."""
+        """Schedule for the background that returns this rank's state as bytes, after the present iteration has
+        ended."""
         packs, self._is_wanted = self._packs, True
         yield Until(lambda: self._packs > packs or self._has_ended, "the end of this rank's iteration")
         return self._packed
@@ -280,8 +282,8 @@ class SurvivingLoop(Loop):
         self._packs += 1
 
     def state(self) -> dict:
-        """Return the state that a rank hands over: the optimizer's groups, the states of the user's objects, the parts
-        of the model that are not trained, the recording, and the iterations that no rank has counted."""
+        """Return the state that this rank gives to another rank: the optimizer's groups, the states of the user's
+        objects, the model's tensors that are not trained, the recording, and ``before``."""
         recording = self.distributed.recording
         return {
             "groups": [{key: each for key, each in group.items() if key != "params"} for group in self._groups],
@@ -292,7 +294,7 @@ class SurvivingLoop(Loop):
         }
 
     def load(self, content: np.ndarray):
-        """Take over the state of another rank, from its bytes."""
+        """Take over the state of another rank; ``content`` are the bytes of the state."""
         state = unpacked(content)
         if self._iteration >= 0:
             self._state_of_another = state
@@ -313,20 +315,21 @@ class SurvivingLoop(Loop):
         self.take_objects(state.get("objects", {}))
 
     def take_objects(self, states: dict):
-        """Take over the states of the user's objects, by name."""
+        """Take over ``states``, the states of the user's objects by name."""
         for name, theirs in states.items():
             self.stateful[name].load_state_dict(theirs)
 
     def seed_generators(self):
-        """Give the user's generators new seeds: another process has drawn from the seeds of the script."""
+        """Give the user's generators new seeds, because the process that held the rank before used the script's
+        seeds."""
         key = self.lives.membership.rank, self.position
         for number, each in enumerate(self.objects.values()):
             if isinstance(each, torch.Generator):
                 seeding.begin_stream(each, seeding.Purpose.TAKEN_RANK, self.context.seed, *key, number)
 
     def go_on(self, reached: int, record: dict | None):
-        """Count from a checkpoint, whose state this rank has: its name has the number ``reached``, and the recording
-        goes on with its ``record``."""
+        """Go on from a checkpoint whose state this rank has loaded. ``reached`` is the number in the checkpoint's name,
+        and ``record`` is the recording that the checkpoint has stored."""
         self.before = max(reached - int(self.progress.counts.sum()), 0)
         self.times.totals.steps = self.position
         if self.distributed.recording:
@@ -346,7 +349,7 @@ class SurvivingLoop(Loop):
         return self.optimizer.param_groups
 
     def to_the_end(self):
-        """Schedule that takes in all messages under way, after this rank's last iteration."""
+        """Schedule that receives all messages under way, after this rank's last iteration."""
         yield from self.averages.settle()
         is_over = False
         while not is_over:
@@ -355,12 +358,13 @@ class SurvivingLoop(Loop):
             yield from self.lifecycle.drain()
             yield from self.progress.finish()
             is_over = yield from self.recovery.at_rest(ended=True)
-            self.lifecycle.has_begun = is_over  # ranks that still iterate may have rested for a checkpoint
+            self.lifecycle.has_begun = is_over  # if other ranks still iterate, this rest was for their checkpoint
 
     # ---- the end
 
     def finish(self):
-        """Make the models of all ranks that have a process equal, after the last iteration and on all these ranks."""
+        """Make the models of all living ranks equal, after the last iteration. All living ranks must call this
+        method."""
         self._pack()
         self._has_ended = True
         run(self, self.recovery.train())
@@ -375,14 +379,14 @@ class SurvivingLoop(Loop):
         self.close()
 
     def close(self):
-        """Give back the signals, and let other jobs take checkpoints in the folder."""
+        """Restore the former signal handlers, and let other jobs take checkpoints in the folder."""
         self.signals.close()
         self.beside.close()
         if self.kept:
             self.kept.close()
 
     def _average(self, mpi, made: list):
-        """Return the average of the models of all processes of ``mpi``: copies of the parameters and buffers."""
+        """Return the average model of all processes of ``mpi``, as copies of the flat parameters and buffers."""
         comm, run = Communicator(MpiBackend(mpi, self.driver.timeout)), self.driver.run
         have_trained = mpi.allgather(self.recovery.has_trained)
         weight = self.algorithm.weight if self.recovery.has_trained else 0.0

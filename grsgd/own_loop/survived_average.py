@@ -1,4 +1,4 @@
-"""Averages of the models of all living ranks, in a loop that goes on without processes that die."""
+"""Averages of the models of all living ranks, in a loop that goes on after the death of a process."""
 
 import math
 
@@ -15,35 +15,35 @@ CALL = "averaged_model()"
 
 
 class JoinedAverages:
-    """Averages of ranks that regroup after a death: all ranks compute an average together.
+    """Averages of ranks that regroup after a death. All ranks compute an average together.
 
-    A death can leave some ranks in the call, and other ranks in a step before or after the call. So after a regrouping
-    all ranks compute the average at once that any of them wants. A rank keeps the result if it has yet to make the
-    call.
+    A death can leave some ranks in a call of `averaged_model`, and other ranks in a step before or after the call. So
+    after a regrouping, all ranks at once compute the average for which any rank waits. A rank that has not yet called
+    `averaged_model` keeps the result for its own call.
 
-    Calls have numbers, which increase along the loop and are the same on all ranks (`SurvivingLoop.call_number`).
+    Calls have numbers, which increase along the loop and are the same on all ranks (`call_number`).
     """
 
     def __init__(self, loop):
         self.loop = loop
         self.wanted = 0.0
-        """Number of the call in which this rank is; 0 outside of calls."""
+        """Number of the call of `averaged_model` that this rank is in; 0 outside of calls."""
         self.completed = 0.0
-        """Number of the last call that other ranks or this rank have completed."""
+        """Number of the last call of `averaged_model` that this rank or other ranks have completed."""
         self.kept: tuple[float, torch.nn.Module | None] = (0.0, None)
-        """Number and result of a call that this rank has not made yet."""
+        """Number and result of a call of `averaged_model` that this rank has not made yet."""
         self._epoch = loop.recovery.group.epoch
         self._result: torch.nn.Module | None = None
 
     def start(self):
-        """Do nothing: no activity in the background is needed."""
+        """Do nothing, because these averages need no activity in the background."""
 
     def average(self, number: float):
-        """Schedule that returns a copy of the model with the average of the living ranks' models, for the call
-        ``number`` of this rank.
+        """Schedule that returns a copy of the model with the average of the living ranks' models. ``number`` is the
+        number of this rank's call.
 
-        On a process that has taken a rank and repeats iterations, the other ranks may have completed the call: the copy
-        then has the model of this rank alone.
+        A process that has taken a rank may repeat iterations whose calls the other ranks have completed. For such a
+        call, the copy has the model of this rank alone.
         """
         (kept, result), self.kept = self.kept, (0.0, None)
         if number > self.completed:
@@ -64,7 +64,7 @@ class JoinedAverages:
         return model
 
     def settle(self):
-        """Schedule, run on all ranks at once after a regrouping, that computes the average that any rank waits for."""
+        """Schedule that computes the average for which any rank waits, on all ranks at once, after a regrouping."""
         group = self.loop.recovery.group
         if group.epoch == self._epoch:
             return
@@ -84,23 +84,23 @@ class JoinedAverages:
 
 
 class RequestedAverages:
-    """Averages of ranks that never wait for each other: a rank asks each living rank for its present model."""
+    """Averages of ranks that never wait for each other. A rank requests the present model of each living rank."""
 
     def __init__(self, loop):
         self.loop, self.comm = loop, loop.lives.states
         self.membership, self.changing = loop.lives.membership, loop.recovery.changing
 
     def start(self):
-        """Answer the requests of other ranks from now on, in the background."""
+        """Answer the requests of other ranks for this rank's model from now on, in the background."""
         self.loop.beside.start(self._answer())
 
     def settle(self):
-        """Do nothing, because these ranks do not regroup. This method is a schedule."""
+        """Do nothing, because the ranks do not regroup with these algorithms. This method is a schedule."""
         yield from ()
 
     def average(self, number: float):
-        """Schedule that returns a copy of the model with the average of the living ranks' models; a rank whose process
-        dies before it has answered is left out."""
+        """Schedule that returns a copy of the model with the average of the living ranks' models. If a process dies
+        before it has sent its model, its model is left out."""
         model, replica = copy_of(self.loop.replica.model, CALL), self.loop.replica
         weight, *mine = self._mine()
         total, answers = weight[0], 1
@@ -124,13 +124,14 @@ class RequestedAverages:
         return model
 
     def _others(self) -> list[int]:
-        """Return the processes of the other ranks that have a model, from the process after this one on."""
+        """Return the processes of the other ranks that have a model. The list begins after this process and wraps
+        around."""
         mine, processes = self.membership.process, sorted(self.membership.training)
         holders = [process for process in processes if process in self.membership.holders and process != mine]
         return [each for each in holders if each > mine] + [each for each in holders if each < mine]
 
     def _mine(self) -> tuple:
-        """Return this rank's weight, and copies of its parameters and buffers."""
+        """Return this rank's weight in the average, and copies of its parameters and buffers."""
         loop = self.loop
         with self.changing:
             copies = [flat.like() for flat in (loop.replica.params, loop.replica.buffers)]
@@ -139,7 +140,8 @@ class RequestedAverages:
             return np.array([loop.algorithm.weight]), *copies
 
     def _answer(self):
-        """Schedule, run in the background without end, that sends this rank's model to each process that asks."""
+        """Schedule that runs without end in the background, and sends this rank's model to each process that requests
+        it."""
         request = np.zeros(1, np.int64)
         while True:
             yield self.comm.Irecv(request, ANY_RANK, tags.MODEL_REQUEST)
@@ -157,9 +159,10 @@ class RequestedAverages:
 
 
 CALLS_PER_ITERATION = 2.0**20
-"""Number above the number of calls of `averaged_model` in an iteration."""
+"""Upper bound of the number of calls of `averaged_model` in an iteration, used for the calls' numbers."""
 
 
 def call_number(iteration: int, call: int) -> float:
-    """Return the number of call ``call``, counted from 0, in iteration ``iteration`` of a loop."""
+    """Return the number of the call ``call`` (counted from 1) of `averaged_model` in the iteration ``iteration``
+    (counted from 0) of a loop."""
     return math.fsum((iteration + 1, call / CALLS_PER_ITERATION))

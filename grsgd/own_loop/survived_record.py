@@ -1,4 +1,4 @@
-"""Run file of a recorded loop that has gone on without processes that died."""
+"""Saving of the run file of a recorded loop in which processes may have died while the other ranks went on."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,9 +15,10 @@ LEFT = "its process has died, and none has taken its place"
 
 
 class LoopEnd(NamedTuple):
-    """Part of one rank in the end of a recording: its measurements, and the deaths that it has noticed.
+    """Data of one rank at the end of a recording: the rank's measurements, and the deaths that it has noticed.
 
-    A process that took its rank after the end of all training has not trained, and does not know the whole recording.
+    A process that took over the rank after the end of all training has not trained. Such a process does not have the
+    measurements of the whole recording.
     """
 
     rank: int
@@ -28,10 +29,11 @@ class LoopEnd(NamedTuple):
 
 
 def save_on_the_living(loop: SurvivingLoop, record: LoopMeasurements, save: Callable):
-    """Call ``save(records, lost)`` on the lowest rank that lives and has trained, again on another rank if its process
-    dies meanwhile.
+    """Call ``save(records, lost)`` on the lowest rank that lives and has trained. If that rank's process dies
+    meanwhile, call ``save`` again on another rank.
 
-    ``lost`` are the ranks that no process holds. Raises RunFileError, on the rank that saves, if it could not save.
+    ``lost`` are the ranks that have no process. Raises RunFileError on the saving rank if the run file could not be
+    written.
     """
     membership = loop.lives.membership
     deaths = [death.after(loop.progress.began) for death in membership.deaths]
@@ -42,9 +44,11 @@ def save_on_the_living(loop: SurvivingLoop, record: LoopMeasurements, save: Call
 
 
 def save_once(part: LoopEnd, ranks: int, save: Callable, known: dict[int, LoopEnd], mpi, made: list):
-    """Save once, with all processes of ``mpi``; return the error of the rank that saves, if it could not save.
+    """Try once, together with all processes of ``mpi``, to save the run file. Return the error if the saving rank could
+    not write the file, else None.
 
-    ``known`` has the parts that this process knows, by rank, including earlier attempts.
+    ``known`` maps ranks to the `LoopEnd` objects that this process has received, in this attempt and in earlier
+    attempts.
     """
     left = set(mpi.allgather(part.rank))
     for theirs in mpi.allgather({**known, part.rank: part}):
@@ -60,7 +64,8 @@ def save_once(part: LoopEnd, ranks: int, save: Callable, known: dict[int, LoopEn
 
 
 def records_of(known: dict[int, LoopEnd], left: set[int], ranks: int) -> list[LoopMeasurements]:
-    """Return the records of all ranks; a rank outside of ``left`` has a warning in its record."""
+    """Return the measurements of all ranks, in rank order. The measurements of a rank that is not in ``left`` get a
+    warning."""
     records = []
     for rank in range(ranks):
         record = known[rank].record if rank in known else LoopMeasurements.of_nothing()

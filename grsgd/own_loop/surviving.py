@@ -1,4 +1,4 @@
-"""The call `surviving`, by which a user's own loop goes on without processes that die."""
+"""The function `surviving`, with which a user's own loop goes on after the death of a process."""
 
 import os
 import warnings
@@ -28,32 +28,32 @@ def surviving(
     every: int | str = "600s",
     **state,
 ) -> Iterator:
-    """Return an iterator over ``items`` in which the training goes on when processes die, on all ranks at once.
+    """Return an iterator over ``items`` in which the training goes on when processes die. All ranks must call this.
 
-    Each iteration has one step. Put everything that the loop needs per step into ``items``: ``range(steps)``, or
-    ``(batch for epoch in range(9) for batch in loader)``. A rank that was behind the others at a death leaves out the
-    items of the steps that it has missed. Call ``optimizer.finish()`` after the loop.
+    Each iteration has one step. Put everything that the loop needs per step into ``items``, such as ``range(steps)``,
+    or ``(batch for epoch in range(9) for batch in loader)``. If a rank was behind the other ranks at a death, it leaves
+    out the items of the steps that it has missed. Call ``optimizer.finish()`` after the loop.
 
     Parameters
     ----------
     optimizer
         The optimizer that `distribute` has returned, before its first step.
     checkpoints
-        Folder for checkpoints, which all processes share. If it has a whole checkpoint, of any number of ranks, the
-        loop goes on from the newest one. SIGUSR2 asks for a checkpoint; after SIGUSR1 the loop takes one and raises
-        SystemExit with the code 75, on all ranks.
+        Folder for checkpoints, which all processes share. If the folder has a complete checkpoint, of any number of
+        ranks, the loop goes on from the newest complete checkpoint. The signal SIGUSR2 asks for a checkpoint. After
+        SIGUSR1, the loop takes a checkpoint and raises SystemExit with the code 75, on all ranks.
     every
-        Interval of checkpoints: iterations, as in 100, or seconds, as in "60s".
+        Interval between two checkpoints: a number of iterations, as in 100, or of seconds, as in "60s".
     state
-        Objects with ``state_dict()`` and ``load_state_dict()`` that the loop changes in each iteration, by any names:
-        ``scheduler=scheduler, scaler=scaler``. A process that takes a rank, or that was behind at a death, takes over
-        their states from another rank. A ``torch.Generator`` gets a new seed on a process that takes a rank.
+        Objects with ``state_dict()`` and ``load_state_dict()`` that the loop changes in each iteration. Their names are
+        free, as in ``scheduler=scheduler, scaler=scaler``. A process that takes a rank, or that was behind at a death,
+        takes over the objects' states from another rank. A ``torch.Generator`` then gets a new seed.
 
     Raises
     ------
     ConfigError
-        On all ranks, for an algorithm that does not go on after a death, for a second call, and for unfit arguments.
-        Checkpoints without a fault-tolerant MPI library, and checkpoints of another training, are refused, too.
+        On all ranks, for an algorithm that does not go on after a death, for a second call, and for unfit arguments;
+        also for checkpoints without a fault-tolerant MPI library, and for checkpoints of another training.
     """
     mpi, timeout = optimizer.transport.backend.mpi, optimizer.driver.timeout
     job = spares.of_script()
@@ -82,8 +82,8 @@ def surviving(
 
 
 def lives_of(optimizer: DistributedOptimizer) -> Lives:
-    """Return communicators of the ranks of a script without spares, which ends without MPI_Finalize; on all ranks at
-    once."""
+    """Return the communicators of the ranks of a script without spares. The script will then end without MPI_Finalize.
+    All ranks call this function at once."""
     with within(optimizer.driver.timeout, "surviving(), to which all ranks must come"):
         lives = Lives(optimizer.transport.backend, optimizer.transport.backend.size, optimizer.driver.clock)
     ranks.guard()
@@ -92,7 +92,7 @@ def lives_of(optimizer: DistributedOptimizer) -> Lives:
 
 
 def check(optimizer: DistributedOptimizer, state: dict):
-    """Raise ConfigError if `surviving` cannot take these arguments."""
+    """Raise ConfigError if `surviving` cannot take the arguments ``optimizer`` and ``state``."""
     algorithm = optimizer.algorithm
     if not algorithm.traits.survives_deaths:
         raise ConfigError(f"surviving(): with {algorithm.traits.label} the job ends when a process dies")
@@ -114,7 +114,7 @@ def check(optimizer: DistributedOptimizer, state: dict):
 
 
 def check_job(optimizer: DistributedOptimizer, job: spares.ScriptJob):
-    """Raise ConfigError if spares could not take ranks of this loop."""
+    """Raise ConfigError if spares could not take over ranks of this loop."""
     if optimizer.transport.backend.mpi is not job.mpi:
         raise ConfigError("surviving() with --spares: give distribute() no communicator")
     if optimizer.replica.device.type != "cpu":

@@ -1,4 +1,4 @@
-"""Times of a user's own loop that the distributed optimizer can measure."""
+"""Measurement of the steps, samples and times of one rank in a user's own loop."""
 
 import torch
 
@@ -6,10 +6,10 @@ from grsgd.training.times import RankTotals, TimedOptimizer, timed
 
 
 class LoopTimes:
-    """Numbers of steps and samples, and times in seconds, of one rank since `distribute`.
+    """Numbers of steps and samples, and times in seconds, of one rank since the call of `distribute`.
 
     The algorithm's hooks are timed as in `grsgd train`. The time of computing a gradient begins at the first forward
-    pass in training after a step, and ends at the next step; the times of hooks in between are subtracted. Work between
+    pass in training after a step, and ends at the next step. The times of hooks in between are subtracted. Work between
     a step and the next forward pass, such as loading data or evaluation, is not measured.
     """
 
@@ -17,7 +17,8 @@ class LoopTimes:
         self.driver, self.optimizer = driver, optimizer
         self.totals = RankTotals()
         self.unseen_steps = 0
-        """Number of steps without a forward pass in training: the model was not called, or was not in training mode."""
+        """Number of steps without a forward pass in training mode. In such a step the model was not called, or was in
+        evaluation mode."""
         self.steps_without_batch = 0
         """Number of steps within ``join()`` in which this rank had no batch."""
         self.unknown_samples = 0
@@ -25,10 +26,10 @@ class LoopTimes:
         self.samples_of_step = 0
         self._computing_since: float | None = None
         self._is_first = False
-        """Whether a forward pass of this step was seen outside of backward passes."""
+        """Whether the present step had a forward pass outside of backward passes."""
 
     def run(self, hook):
-        """Run one of the algorithm's hooks to its end, and add its times to `totals`."""
+        """Run one hook of the algorithm to the hook's end, and add the hook's times to `totals`."""
         self._note_computing()
         try:
             self.driver.run(timed(hook, self.totals, self.driver, self.optimizer))
@@ -50,10 +51,10 @@ class LoopTimes:
                 self._computing_since = end
 
     def forward(self, samples: int | None):
-        """Record that a forward pass in training begins.
+        """Record that a forward pass in training begins. ``samples`` is the number of samples, or None if unknown.
 
-        A forward pass within a backward pass repeats an earlier pass, as with activation checkpoints. The repetition is
-        counted only if the hooks have not seen the earlier pass.
+        A forward pass within a backward pass repeats an earlier forward pass, as with activation checkpointing. The
+        repetition is counted only if no hook has seen the earlier forward pass.
         """
         if torch._C._current_graph_task_id() == -1:
             self._is_first = True
@@ -66,11 +67,11 @@ class LoopTimes:
 
     @property
     def has_forward(self) -> bool:
-        """Whether this step has had a forward pass."""
+        """Whether the present step has had a forward pass in training."""
         return self._computing_since is not None
 
     def step_ended(self):
-        """Count the step that ends now, and the samples of its forward passes."""
+        """Count the step that ends now, and the samples of the step's forward passes."""
         self.totals.steps += 1
         self.totals.samples += self.samples_of_step
         self.unseen_steps += self._computing_since is None

@@ -1,5 +1,5 @@
-"""Guard for methods that exchange messages: torch executes them at once, and does not trace, transform or replay
-them."""
+"""Decorator for methods that exchange messages. Torch executes a decorated method at once, and does not trace,
+transform or replay the method."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -8,14 +8,16 @@ import torch
 from torch._C import _functorch as functorch
 
 MODES = [getattr(torch._C._TorchDispatchModeKey, name) for name in ("FAKE", "PROXY", "FUNCTIONAL")]
-"""Modes in which operations are only recorded, and tensors may have no content: FakeTensorMode, make_fx and others."""
+"""Torch's dispatch modes that only record operations, such as FakeTensorMode and make_fx. In these modes, tensors may
+be without content."""
 
 
 def traced_by() -> str | None:
-    """Return the name of the tracer, transform or capture around this thread's operations; None if they are executed.
+    """Return the name of the tracer, transform or CUDA graph that records this thread's torch operations. Return None
+    if torch executes the operations.
 
-    `torch.compile` is not looked for, because it never traces code within `untraced` methods. A call takes half a
-    microsecond.
+    `torch.compile` is not looked for, because it never traces code within `untraced` methods. A call of this function
+    takes half a microsecond.
     """
     if is_transformed():
         return "a transform of torch.func"
@@ -27,7 +29,7 @@ def traced_by() -> str | None:
 
 
 def is_transformed() -> bool:
-    """Return whether this thread is in a transform of `torch.func`. `torch.compile` can trace this function."""
+    """Return whether this thread is within a transform of `torch.func`. `torch.compile` can trace this function."""
     return functorch.peek_interpreter_stack() is not None
 
 
@@ -37,10 +39,9 @@ def captured() -> bool:
 
 
 def untraced(method: Callable) -> Callable:
-    """Return ``method`` in a form that `torch.compile` calls uncompiled, without tracing, and that leaves inference
-    mode.
+    """Return ``method`` in a form that `torch.compile` calls without compiling, and that leaves torch's inference mode.
 
-    The method raises RuntimeError if another tracer, transform or capture of torch is active (`traced_by`).
+    The returned method raises RuntimeError if another tracer, transform or capture of torch is active (`traced_by`).
     """
 
     @wraps(method)
@@ -48,10 +49,10 @@ def untraced(method: Callable) -> Callable:
         by = traced_by()
         if by is not None:
             raise RuntimeError(
-                f"optimizer.{method.__name__}() in {by}: it exchanges messages with other ranks, which cannot be "
-                "traced, transformed or replayed; call it outside"
+                f"optimizer.{method.__name__}() in {by}: this call exchanges messages with other ranks, which cannot "
+                "be traced, transformed or replayed; make the call outside"
             )
-        if torch.is_inference_mode_enabled():  # tensors made in inference mode cannot be changed outside of it
+        if torch.is_inference_mode_enabled():  # a tensor made in inference mode cannot be changed outside of this mode
             with torch.inference_mode(False):
                 return method(self, *arguments, **named)
         return method(self, *arguments, **named)

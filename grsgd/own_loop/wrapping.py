@@ -1,5 +1,5 @@
-"""Attributes that a distributed optimizer takes from the optimizer that it wraps, and methods that it refuses to
-take."""
+"""Base class of distributed optimizers, which reads most attributes from the wrapped torch optimizer and refuses some
+methods."""
 
 import torch
 
@@ -10,17 +10,17 @@ class WrappingOptimizer(torch.optim.Optimizer):
     """Optimizer that takes its parameter groups, state, hooks and further attributes from a wrapped optimizer,
     ``self.optimizer``.
 
-    Public attributes that this class does not have are read from the wrapped optimizer and set there, such as
-    ``train()`` and ``eval()`` of schedule-free optimizers. Methods that step in another way than ``step()`` are
-    refused, because no other rank would learn of the step.
+    A public attribute that this class does not have is read and set in the wrapped optimizer, for example ``train()``
+    of schedule-free optimizers. Methods other than ``step()`` that take a step raise AttributeError, because no other
+    rank would learn of the step.
     """
 
     optimizer: torch.optim.Optimizer
     model: torch.nn.Module
     """Model that the wrapped optimizer trains."""
     is_made = False
-    """Whether the distributed optimizer is complete. From then on assignments to unknown attributes go to the wrapped
-    optimizer."""
+    """Whether the distributed optimizer is complete. An assignment to an attribute that this class does not have then
+    goes to the wrapped optimizer."""
 
     @property
     def param_groups(self) -> list[dict]:
@@ -54,7 +54,7 @@ class WrappingOptimizer(torch.optim.Optimizer):
         if "step" in name and callable(found):
             raise AttributeError(
                 f"{type(self.optimizer).__name__}.{name}() would change the model without the other ranks: give "
-                f"distribute() the optimizer inside of it, and call {name}() of the outer optimizer"
+                f"distribute() the inner optimizer, and call {name}() of the outer optimizer"
             )
         return found
 
@@ -75,7 +75,7 @@ class WrappingOptimizer(torch.optim.Optimizer):
         return self.optimizer.register_load_state_dict_post_hook(self._given_this(hook), prepend)
 
     def _given_this(self, hook):
-        """Return a hook for the wrapped optimizer that calls ``hook`` with this optimizer as its first argument."""
+        """Return a hook for the wrapped optimizer which calls ``hook`` with this optimizer as the first argument."""
         return lambda _, *arguments: hook(self, *arguments)
 
     def add_param_group(self, param_group):

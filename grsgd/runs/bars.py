@@ -1,5 +1,5 @@
-"""Bar panels of a figure of runs: bytes sent, time of a step, and parts of the time (compute, communicate, wait,
-other)."""
+"""Panels with bars in a figure that compares runs: bytes sent, time of a step, and parts of the time (compute,
+communicate, wait, other)."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -35,16 +35,17 @@ MIN_PART = 0.002
 
 
 class Bars(NamedTuple):
-    """Panel of a figure with one bar per series. ``name`` is the name by which users choose the panel. ``draw(axes,
-    series)`` draws the bars of all series, and returns the panel's title."""
+    """Panel of a figure with one bar per series (runs that differ only in the seed). ``name`` is the panel's name in
+    the option ``--panels`` of ``grsgd plot``. ``draw(axes, series)`` draws the bars of all series, and returns the
+    panel's title."""
 
     name: str
     draw: Callable[[Axes, list[Series]], str]
 
 
 def draw_bars(every: Sequence[Axes], series: list[Series], drawn: Sequence[Bars]) -> None:
-    """Draw the panels ``drawn``, one on each of the axes ``every``. If there are more than two panels, they are narrow,
-    so their titles are placed higher."""
+    """Draw the panels ``drawn``, each on one of the matplotlib axes ``every``. If there are more than two panels, they
+    are narrow, so their titles are placed higher."""
     for axes, bars in zip(every, drawn, strict=True):
         title = bars.draw(axes, series)
         narrow = len(every) > 2
@@ -79,7 +80,7 @@ def shown_by_default(series: list[Series]) -> list[Bars]:
 
 
 def _draw_step(axes: Axes, series: list[Series], shown: list[Series]) -> str:
-    """Draw the time of a step, in milliseconds, with bars of the series ``shown`` only. Return the panel's title."""
+    """Draw a bar with the time of a step, in milliseconds, for each series of ``shown``. Return the panel's title."""
     virtual = is_virtual(shown[0].runs[0])
     _draw_medians(
         axes, series, lambda run: 1000 * seconds_per_step(run) if is_virtual(run) is virtual else math.nan
@@ -102,8 +103,8 @@ def _draw_sent(axes: Axes, series: list[Series]) -> str:
 
 
 def _draw_medians(axes: Axes, series: list[Series], of: Callable[[Run], float]) -> None:
-    """Draw one bar per series: the median of ``of(run)``, with the range over the series' runs. A series without known
-    values has no bar."""
+    """Draw one bar per series. The bar's length is the median of ``of(run)`` over the series' runs, and an error bar
+    shows the range. A series without known values has no bar."""
     values = [_finite([of(run) for run in one.runs]) or [math.nan] for one in series]
     medians, lows, highs = (np.array([pick(one) for one in values]) for pick in (np.median, min, max))
     spread = np.array([medians - lows, highs - medians])
@@ -121,7 +122,8 @@ def _draw_medians(axes: Axes, series: list[Series], of: Callable[[Run], float]) 
 
 
 def _draw_split(axes: Axes, series: list[Series], shown: list[Series]) -> str:
-    """Draw the parts of a run's time, from its start to its end, with bars of the series ``shown`` only."""
+    """Draw a bar for each series of ``shown``, divided into the parts of the runs' time from the start of training to
+    its end."""
     rows = [row for row, one in enumerate(series) if one.index in {other.index for other in shown}]
     splits = [[time_split(run) | {"other": other_seconds(run)} for run in one.runs] for one in shown]
     left, longest = np.zeros(len(shown)), max(_finite([seconds(run) for one in shown for run in one.runs]), default=0)

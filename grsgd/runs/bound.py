@@ -1,5 +1,5 @@
-"""Least time in which workers of different speeds can compute the gradients of an update. Reports compare the times of
-a parameter server with this least time.
+"""Least time in which workers of different speeds can compute the gradients of an update. Reports compare the time of a
+run with a parameter server with this least time.
 
 Source: Tyurin, Richtárik 2023, Optimal time complexities of parallel stochastic optimization methods under a fixed
 computation model; Maranjyan, Tyurin, Richtárik 2025, Ringmaster ASGD.
@@ -14,17 +14,19 @@ from grsgd.runs.run_file import Run
 
 
 def optimal_seconds(step_seconds: Sequence[float], gradients: int) -> float:
-    """Return the smallest t with ``sum over i of floor(t / h_i) >= gradients``.
+    """Return the smallest t with ``sum over i of floor(t / h_i) >= gradients``, where worker i takes h_i seconds per
+    gradient.
 
     The time t, in seconds, is the least time in which the workers can compute ``gradients`` gradients of one model.
-    ``step_seconds`` has h_i, the seconds per gradient of worker i, above 0 and finite. Raises ValueError if an h_i is
-    not above 0 and finite, or if ``gradients`` is below 1.
+    ``step_seconds`` has h_i, the seconds per gradient of worker i, above 0 and finite. Raises ValueError if the time
+    h_i of a worker is not above 0 and finite, or if ``gradients`` is below 1.
     """
     if gradients < 1:
         raise ValueError(f"gradients = {gradients}: must be at least 1")
     if not len(step_seconds) or not all(0 < h < math.inf for h in step_seconds):
         raise ValueError("every worker needs a finite time above 0 for a step")
-    ends = [(h, 1, h) for h in step_seconds]  # one entry per worker: (end of its k-th gradient, k, h)
+    # one entry per worker: (end of its k-th gradient in seconds, k, h), where h is its seconds per gradient
+    ends = [(h, 1, h) for h in step_seconds]
     heapq.heapify(ends)
     for _ in range(gradients):
         seconds, k, h = ends[0]
@@ -33,12 +35,12 @@ def optimal_seconds(step_seconds: Sequence[float], gradients: int) -> float:
 
 
 def time_over_optimum(run: Run) -> float:
-    """Return the time in which a run with a parameter server applied ``bound_gradients`` gradients, divided by the
+    """Return the mean time in which the parameter server of a run applied ``bound_gradients`` gradients, divided by the
     optimal time.
 
     The optimal time is `optimal_seconds` with the workers' mean step times in this run. Gradients that the server
-    dropped do not count. Returns NaN for a run without a parameter server, and for a recorded user's own loop without a
-    batch size.
+    dropped do not count. Returns NaN for a run without a parameter server, and for a user's own training loop that was
+    recorded without a batch size.
     """
     gradients, batch = run.attributes.get("bound_gradients"), run.attributes.get("batch_size")
     workers = run.ranks["steps"] > 0

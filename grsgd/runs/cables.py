@@ -8,13 +8,13 @@ from grsgd.runs.run_file import Run
 from grsgd.runs.table import TextColumn
 
 SHOWN = 8
-"""Largest number of rows (a cable in one direction) in the table."""
+"""Largest number of rows of the table of cables. A row is a cable in one direction."""
 KINDS = {"from": "U", "to": "U", "bandwidth": "f", "bytes": "i"}
 
 
 def cables_of(run: Run) -> dict[str, np.ndarray] | None:
-    """Return the group ``traffic/cables`` of a run; None if the group is missing or empty, or is not as
-    docs/reference/run-file.md says."""
+    """Return the group ``traffic/cables`` of a run; None if the group is missing or empty, or has another form than
+    docs/reference/run-file.md describes."""
     traffic = run.extra.get("traffic", {})
     group = traffic.get("cables", {}) if isinstance(traffic, dict) else {}
     if not isinstance(group, dict) or not all(isinstance(group.get(name), np.ndarray) for name in KINDS):
@@ -29,8 +29,8 @@ def cables_of(run: Run) -> dict[str, np.ndarray] | None:
 def busiest_cables(run: Run) -> tuple[str, list[TextColumn]] | None:
     """Return a heading and the columns of a table of the busiest cables; None for a run without cables.
 
-    Each direction of a cable has its own row. A direction of a cable is busy for the time that its bytes take at the
-    cable's bandwidth.
+    Each direction of a cable has its own row. The busy time of a direction of a cable is the number of its bytes,
+    divided by the cable's bandwidth.
     """
     cables, time = cables_of(run), seconds(run)
     if cables is None:

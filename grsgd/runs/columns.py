@@ -46,7 +46,8 @@ class Column(NamedTuple):
         return spread.text(self.values(runs), self.text)
 
     def data(self, runs: Sequence[Run], spread: Spread) -> dict[str, float | int | None]:
-        """Return the numbers of ``runs`` for CSV and JSON, by the suffix that is added to the column's name."""
+        """Return numbers for CSV and JSON that summarise this column for ``runs``, as a dictionary. Each key of the
+        returned dictionary is a suffix that is added to the column's name."""
         plain = _count if self.text in (whole, human_bytes) else or_none
         return {end: plain(value) for end, value in spread.numbers(self.values(runs)).items()}
 
@@ -82,8 +83,8 @@ class WordsColumn(NamedTuple):
 
 
 class Key(NamedTuple):
-    """Column of a report with the value of a configuration key such as ``optimizer.lr``. All runs of a table row have
-    an equal value."""
+    """Column of a report with the value of a configuration key such as ``optimizer.lr``. All runs that share a row of
+    the table have the same value of this key."""
 
     name: str
     meaning = ""
@@ -240,8 +241,8 @@ def all_columns(runs: Sequence[Run]) -> dict[str, AnyColumn]:
 
 
 def _to_target(runs: Sequence[Run]) -> Column:
-    """Return the column of the time to the target. The title names the target's value if all runs have an equal
-    target."""
+    """Return the column of the time to the target. The column's title names the target's value if all runs have an
+    equal target."""
     targets = {(metric_of(run), target_of(run)) for run in runs}
     title = "to target [s]"
     if len(targets) == 1 and known_values([target for _, target in targets]):
@@ -251,8 +252,8 @@ def _to_target(runs: Sequence[Run]) -> Column:
 
 
 def _own(runs: Sequence[Run], taken: Container[str]) -> list[Column]:
-    """Return a column for each name under which users' own loops have logged values. Each column has the last logged
-    value."""
+    """Return a column for each name under which users' own loops have logged values. A column of logged values has the
+    value that a loop has logged last."""
     logged = [name for run in runs for name in run.curve if name not in LAYOUT["curve"].keys() | columns_of(run)]
     names = {name: f"{name}_logged" if name in taken else name for name in [*dict.fromkeys(logged)][:MAX_OWN]}
     return [
@@ -262,8 +263,9 @@ def _own(runs: Sequence[Run], taken: Container[str]) -> list[Column]:
 
 
 def _of_metric(metric: Metric, runs: Sequence[Run]) -> list[Column]:
-    """Return the columns with the final and the best value of ``metric``. Runs with another metric have no value in
-    these columns. The columns' names contain the metric's name unless ``metric`` is the metric of the first run."""
+    """Return the columns with the final and the best value of ``metric``. Runs with another metric than ``metric`` have
+    no value in the returned columns. The columns' names contain the metric's name unless ``metric`` is the metric of
+    the first run."""
     every = metrics_of(runs)
     first, alone = metric == metric_of(runs[0]), every == [ACCURACY]
     alike = [other for other in every if other.name == metric.name]
@@ -316,8 +318,8 @@ def by_importance(columns: Sequence[AnyColumn]) -> list[str]:
 
 
 def chosen(runs: Sequence[Run], wanted: Sequence[str]) -> list[AnyColumn]:
-    """Return the columns that ``wanted`` names, in the order of ``wanted``. A name is a column's name or a
-    configuration key. Raises UsageError for an unknown name."""
+    """Return the columns that ``wanted`` names, in the order of ``wanted``. ``wanted`` may have names of columns, and
+    configuration keys such as ``optimizer.lr``. Raises UsageError for an unknown name."""
     columns = all_columns(runs)
     by_name = {column.data_name: column for column in columns.values()} | columns
     keys = {key: Key(key) for run in runs for key in settings(run)}
@@ -329,7 +331,8 @@ def chosen(runs: Sequence[Run], wanted: Sequence[str]) -> list[AnyColumn]:
 
 
 def data_and_model(run: Run) -> str:
-    """Return the names of a run's data set and model as "data/model". A name that is not known is left out."""
+    """Return the names of a run's data set and model as "data/model". If the name of the data set or of the model is
+    not known, this name is left out."""
     known = [run.attributes[name] for name in ("dataset", "model") if run.attributes.get(name)]
     return "/".join(known) or UNKNOWN
 

@@ -1,4 +1,5 @@
-"""Curve panels of a figure of runs: metric, training loss and logged values, over time and over samples."""
+"""Panels with curves in a figure that compares runs: metric, training loss and logged values, over time and over
+samples."""
 
 import math
 from collections.abc import Callable
@@ -17,10 +18,10 @@ from grsgd.runs.numbers import known_values
 from grsgd.runs.run_file import Run
 from grsgd.runs.series import Series
 
-BAND = 0.15  # opacity
+BAND = 0.15  # opacity of the band between the least and the greatest value
 TARGET = {"color": "black", "linestyle": ":", "linewidth": 1}
 MAX_OWN = 4
-"""Largest number of curves of values that users' scripts have logged."""
+"""Largest number of quantities, logged by users' scripts, that are drawn as curves."""
 
 
 class Quantity(NamedTuple):
@@ -73,14 +74,14 @@ class Axis(NamedTuple):
 
 def time_axes(series: list[Series]) -> list[Axis]:
     """Return one time axis for runs in real time and one time axis for simulated runs, because simulated seconds are
-    not real seconds. An axis without runs is left out."""
+    not real seconds. A time axis without runs is left out."""
     time = lambda run: run.curve["time"]  # noqa: E731
     return [Axis("time", time_label(alike), time, seconds, alike) for alike in by_clock(series)]
 
 
 def by_clock(series: list[Series]) -> list[list[Series]]:
-    """Return a list of two lists: the series of runs in real time, and the series of simulated runs. An empty list is
-    left out."""
+    """Return a list of two lists: the series of runs in real time, and the series of simulated runs. An empty list of
+    series is left out."""
     both = [[one for one in series if is_virtual(one.runs[0]) is virtual] for virtual in (False, True)]
     return [alike for alike in both if alike]
 
@@ -106,8 +107,8 @@ def time_label(series: list[Series]) -> str:
 
 
 def quantities(series: list[Series]) -> list[Quantity]:
-    """Return the quantities to draw if the user names no panels: the metrics, or the training loss if no metric is
-    known, and the values that scripts have logged.
+    """Return the quantities to draw if the user names no panels. These quantities are the metrics (or the training loss
+    if no metric is known), and the values that scripts have logged.
 
     Return only the number of samples if the runs have no other quantity.
     """
@@ -153,7 +154,8 @@ def is_tested(series: list[Series]) -> bool:
 
 
 def draw_curves(axes: Axes, quantity: Quantity, over: Axis) -> dict[str, Artist]:
-    """Draw one panel of curves. Return the entries that the panel needs in the legend, by label."""
+    """Draw one panel of curves. Return a dictionary from label to the entry that this panel needs in the figure's
+    legend."""
     entries: dict[str, Artist] = {}
     for one in over.series:
         drawn = [run for run in one.runs if known_values(quantity.of(run))]
@@ -206,8 +208,8 @@ def _draw_seeds(axes: Axes, one: Series, runs: list[Run], quantity: Quantity, ov
 
 
 def _draw_replicas(axes: Axes, one: Series, run: Run, quantity: Quantity, over: Axis) -> bool:
-    """Draw the range between the worst and the best rank's model (replica) of a run. Return whether the replicas
-    differ."""
+    """Draw the range between the worst and the best rank's model (replica) of a run. Return whether the worst and the
+    best rank's model differ."""
     x, least, greatest = over.of(run), *(quantity.factor * values_of(run, end) for end in ("_min", "_max"))
     known = ~np.isnan(least) & ~np.isnan(greatest)
     x, least, greatest, colour = x[known], least[known], greatest[known], one.style["color"]

@@ -7,7 +7,7 @@ from grsgd.text import printable
 
 STOP_CRITERIA = ("epochs", "steps", "samples", "seconds")
 """Keys of ``[train]`` that say when a run ends. A configuration has exactly one key of `STOP_CRITERIA`. If a run
-reaches the end that this key sets, the recorded reason is the key's name."""
+reaches the end that a key of `STOP_CRITERIA` sets, the recorded reason is the key's name."""
 
 END_OF_LOOP = "end of the loop"
 """Reason of the end of a run if a user's own training loop came to its end."""
@@ -17,16 +17,17 @@ TARGET_REACHED = "target reached"
 criterion."""
 
 NON_FINITE_LOSS = "non-finite loss"
-"""Beginning of the reason of the end of a run that diverged."""
+"""Beginning of the text that is recorded as the reason of the end of a run that diverged."""
 INTERRUPTED = "interrupted (Ctrl-C)"
 TERMINATED = "terminated (SIGTERM)"
-"""Beginning of the reason of the end of a run after SIGTERM. The names of hosts that did not answer may follow."""
+"""Beginning of the text that is recorded as the reason of the end of a run after SIGTERM. After the text `TERMINATED`,
+the reason may name hosts that did not answer."""
 ASKED_TO_END = "interrupted"
 """Reason of the end of a run after SIGUSR1. ``grsgd run`` sends SIGUSR1 to the ranks in place of Ctrl-C and SIGTERM."""
 
 
 class Ended(StrEnum):
-    """Kinds of ends of runs."""
+    """Ways in which a run can end."""
 
     COMPLETED = "completed"
     """The run reached its stop criterion, the target at which it had to stop, or the end of a user's own loop."""
@@ -53,8 +54,8 @@ def how_ended(reason: str) -> Ended:
 
 
 def end_attributes(reason: str) -> dict[str, str]:
-    """Return the attributes of a run file that record the end of the run. The reason is made printable, because it may
-    quote any exception."""
+    """Return the attributes of a run file that record the end of the run. Characters of the reason that cannot be
+    printed are replaced, because the reason may quote any exception."""
     return {"ended": how_ended(reason).value, "reason": printable(reason)}
 
 

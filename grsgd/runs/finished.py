@@ -10,8 +10,8 @@ from grsgd.runs.run_file import Run, load_run
 
 
 def finished_run(path: str | os.PathLike, **attributes) -> Run | None:
-    """Return the run in the file ``path`` if the run completed or diverged, and has ``attributes``. Return None for any
-    other run, which must be repeated."""
+    """Return the run in the file ``path`` if the run completed or diverged, and if its attributes have the values in
+    ``attributes``. Return None for any other run, which must be repeated."""
     try:
         run = load_run(path)
     except RunFileError:
@@ -23,8 +23,8 @@ def finished_run(path: str | os.PathLike, **attributes) -> Run | None:
 def is_tested(run: Run) -> bool:
     """Return whether a finished run has a test result, or needs no test result.
 
-    A run without a test result was killed after its training, while its models were tested. Runs that diverged, and
-    runs without gradients (``--timing-only``), need no test result.
+    A finished run lacks a test result if its job was killed after training, while the models were tested. Runs that
+    diverged, and runs without gradients (``--timing-only``), need no test result.
     """
     if run.attributes["ended"] == Ended.DIVERGED or run.attributes.get("timing_only"):
         return True

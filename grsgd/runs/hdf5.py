@@ -1,10 +1,10 @@
 """Safe reading of an HDF5 file that another user may have written. The file is read into nested dicts, within limits of
-size. Reading opens no other file.
+size. Reading an HDF5 file with `Hdf5Reader` opens no other file.
 
 The HDF5 format can refer to other files by external links and external storage. A file can refer to itself by circular
 links. A file can also describe much data in few bytes, by data that was never written, one group under many names, or
 compression. Files that `grsgd.runs.run_file.save_run` writes have no links, external storage or compression.
-`Hdf5Reader` refuses files with such features.
+`Hdf5Reader` refuses files with links, groups under two names, external storage or compression.
 """
 
 import h5py
@@ -14,16 +14,16 @@ MAX_OBJECTS = 10_000
 """Largest number of groups and datasets together in a file, and largest number of attributes of a group or dataset."""
 MAX_LEVELS = 8
 MAX_BYTES = 64 * 2**20
-"""Largest number of bytes of all arrays of a file together. If the file itself is larger, the file's size is the
-limit."""
+"""Largest number of bytes of all arrays of a file together. If the file is larger than `MAX_BYTES`, the file's size is
+the limit."""
 MAX_TEXTS = 2**16
-"""Largest number of elements in an array of texts. The number is limited because each text may be as long as the
-file."""
+"""Largest number of elements in an array of texts. The number of texts is limited because each text may be as long as
+the file."""
 
 
 class Hdf5Reader:
-    """Reader of one open HDF5 file of ``bytes`` bytes. ``units`` has (unit, description) of each dataset that was read,
-    by path."""
+    """Reader of one open HDF5 file of ``bytes`` bytes. ``units`` is a dictionary from the path of each dataset that was
+    read to its (unit, description)."""
 
     def __init__(self, file: h5py.File, bytes: int):
         self.file = file
@@ -33,7 +33,7 @@ class Hdf5Reader:
     def tree(self) -> tuple[dict, dict]:
         """Return the attributes of the root, and the root's content as nested dicts. In the nested dicts a group is a
         dict, a dataset is an array, and any other value is an attribute of its group. Raises ValueError for a file that
-        is too large or uses refused features of HDF5."""
+        is too large, or that uses features of HDF5 which `Hdf5Reader` refuses."""
         self._count(self.file, "/")
         return self._attributes(self.file, "/"), self._members(self.file, "", MAX_LEVELS)
 
@@ -71,7 +71,7 @@ class Hdf5Reader:
 
     def _attribute(self, item, name: str, what: str):
         """Return the value of the attribute ``name`` of ``item``. The lengths of texts are checked after reading,
-        because HDF5 does not give these lengths before."""
+        because HDF5 does not tell these lengths before reading."""
         found = item.attrs.get_id(name)
         self._check(what, found.dtype, int(np.prod(found.shape, dtype=float)))
         value = item.attrs[name]
@@ -96,8 +96,8 @@ class Hdf5Reader:
         return self._texts(item, path) if h5py.check_string_dtype(item.dtype) else np.asarray(item[()])
 
     def _texts(self, item: h5py.Dataset, path: str) -> np.ndarray:
-        """Return a dataset of texts as an array, after reading its texts one by one. In the file many elements may
-        refer to one long text. In the array each element takes the space of the longest text."""
+        """Return a dataset of texts as an array. The texts of the dataset are read one by one. In the file many
+        elements may refer to one long text. In the array each element takes the space of the longest text."""
         texts, longest = np.empty(item.shape, object), 1
         for place in np.ndindex(item.shape):
             texts[place] = item.asstr()[place]
@@ -108,8 +108,8 @@ class Hdf5Reader:
         return texts.astype(str)
 
     def _check(self, what: str, dtype: np.dtype, size: int):
-        """Raise ValueError if the dtype of an attribute or dataset is not allowed, or its size is too large. Must be
-        called before the content of the attribute or dataset is read."""
+        """Raise ValueError if the dtype of an attribute or dataset is not allowed, or its size is too large. This
+        method must be called before the content of the attribute or dataset is read."""
         if dtype.hasobject:
             if not h5py.check_string_dtype(dtype):
                 raise ValueError(f"{what} holds neither numbers nor text")

@@ -5,12 +5,13 @@ from typing import NamedTuple
 import numpy as np
 
 FORMAT = 2
-"""Version of the layout of run files, stored in the root attribute ``format``. ``load_run`` refuses a higher
-version."""
+"""Version of the layout of run files, stored in the root attribute ``format``. ``load_run`` refuses a run file with a
+higher version."""
 
 
 class Layout(NamedTuple):
-    """Layout of one dataset of a run file. Axes with an equal name have an equal length in all datasets."""
+    """Layout of one dataset of a run file. In all datasets of a run file, axes with the same name have the same
+    length."""
 
     dtype: type
     axes: tuple[str, ...]
@@ -73,8 +74,8 @@ KNOWN = {
     "best_test_accuracy": float,
     "warnings": list,
 }
-"""Names and types of further attributes, which reports read if a run has them. Reading and saving keeps any other
-attribute unchanged."""
+"""Names and types of further attributes, which reports read if a run has them. Attributes that are in neither
+``ATTRIBUTES`` nor ``KNOWN`` are read and saved unchanged."""
 
 
 def _measured(unit: str, description: str) -> Layout:
@@ -129,7 +130,7 @@ LAYOUT: dict[str, dict[str, Layout]] = {
     },
 }
 """Datasets of a run file, by group. If an optional dataset is missing in a file, `load_run` returns a run with an array
-of NaN or an empty array."""
+of NaN or 0, or with an empty array."""
 
 UNITS = {f"{group}/{name}": (c.unit, c.description) for group in LAYOUT for name, c in LAYOUT[group].items()}
 """Dictionary from the path of each dataset to (unit, description)."""

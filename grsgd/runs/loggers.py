@@ -24,20 +24,21 @@ class Logger(Protocol):
     """Methods that a logger must have. A logger is used on only one rank of a job."""
 
     def log(self, step: int, values: dict[str, float]):
-        """Receive ``values``, by name, that were measured after ``step`` steps of training."""
+        """Receive numbers that were measured after ``step`` steps of training, as a dictionary ``values`` by name."""
 
     def close(self):
-        """Write the numbers that are not yet written to their file or service. `log` is not called after `close`."""
+        """Write all numbers that were received but not yet written to the logger's file or service. `log` is not called
+        after `close`."""
 
 
 class CsvLogger:
-    """CSV file with a column ``step``, a column per logged name, and a row per call of `log`. Each row is written at
-    once.
+    """CSV file with a column ``step``, a column per logged name, and a row per call of `log`. Each row is written to
+    the file immediately.
 
-    An existing file is replaced when the first row is written. If `go_on` was called before, the rows up to its step
-    are kept. A new name gets a column at the right, and rows without this name get an empty field. To add a column, the
-    whole table is written to a new file in the folder of the old file. The new file then replaces the old file in one
-    step.
+    An existing file is replaced when the first row is written. If `go_on` was called before the first row, the existing
+    rows up to the step given to `go_on` are kept. A name that is logged for the first time gets a new column at the
+    right, and rows without this name get an empty field. To add a column, the whole table is written to a new file in
+    the folder of the old file. The new CSV file replaces the old file in one step.
 
     The constructor and `log` raise RunFileError if the file cannot be written.
     """
@@ -50,7 +51,8 @@ class CsvLogger:
             self._target = target_of(self.path)
             if self._target.exists():
                 open(self._target, "r+b").close()
-            with temporary_beside(self._target) as temporary:  # in the folder of the CSV file
+            # test whether a new file can be made in the folder of the CSV file
+            with temporary_beside(self._target) as temporary:
                 open(temporary, "x").close()
 
     def go_on(self, step: int):
@@ -80,15 +82,15 @@ class CsvLogger:
         return csv.DictWriter(self._file, self._columns, restval="", lineterminator="\n")
 
     def _rows_kept(self, last: float = math.inf) -> list[dict]:
-        """Return the rows of the existing file up to the step ``last``. In the file of a finished run, rows of the
-        accuracy curve follow the rows of training. The rows of the curve are left out, because they begin with a lower
-        step."""
+        """Return the rows of the existing CSV file up to the step ``last``. In the file of a finished run, rows of the
+        accuracy curve follow the rows of training. Rows of the curve begin with a lower step than the last row of
+        training, and are left out."""
         with open(self._target, newline="", encoding="utf-8") as file:
             rows = list(csv.DictReader(file))
         return rows if last == math.inf else list(takewhile(goes_up(last), rows))
 
     def _write_anew(self, rows: list[dict]):
-        """Write ``rows`` under the present columns, and keep the file open for more rows."""
+        """Write the table anew with ``rows``, and keep the file open for further rows."""
         if self._file is not None:
             self._file.close()
         with (
@@ -101,8 +103,8 @@ class CsvLogger:
 
 
 def goes_up(last: float) -> Callable[[dict], bool]:
-    """Return a function that must be called with each row in order. The function returns whether the row's step is not
-    below the previous row's step, and not above ``last``."""
+    """Return a function that must be called with each row of a CSV file, in order. The returned function tells whether
+    the row's step is not below the previous row's step, and not above ``last``."""
     before = -math.inf
 
     def is_next(row: dict) -> bool:
@@ -170,7 +172,7 @@ class TensorBoardLogger:
 
 
 def log_curve(run: Run, logger):
-    """Give the known values of each snapshot of a finished run's curve to ``logger``."""
+    """Pass the known values at each snapshot of a finished run's curve to ``logger``."""
     curve, known = run.curve, run.attributes.get("train_samples")
     for at, step in enumerate(curve["step"]):
         values = {"seconds" if name == "time" else name: column[at] for name, column in curve.items() if name != "step"}

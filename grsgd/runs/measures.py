@@ -95,7 +95,8 @@ def time_split(run: Run) -> dict[str, float]:
 
 
 def other_seconds(run: Run) -> float:
-    """Return the time [s] of the run that `time_split` does not contain: before, between and after the ranks' steps."""
+    """Return the time [s] of the run outside of compute, communicate and wait: before, between and after the ranks'
+    steps."""
     return max(seconds(run) - sum(time_split(run).values()), 0.0)
 
 
@@ -175,8 +176,8 @@ def median_staleness(values: np.ndarray, counts: np.ndarray) -> float:
 def samples(run: Run) -> float:
     """Return the number of samples that all ranks together have processed in training.
 
-    Lost ranks have 0 samples in ``run.ranks``, but the curve includes their samples. So the larger of the two sums is
-    returned.
+    Lost ranks have 0 samples in ``run.ranks``, but the curve includes their samples. So the larger number is returned:
+    the sum of ``run.ranks``, or the last number of samples in the curve.
     """
     last = run.curve["samples"][-1] if run.curve["samples"].size else 0
     return float(max(run.ranks["samples"].sum(), last))

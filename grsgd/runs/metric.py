@@ -25,8 +25,8 @@ class Metric(NamedTuple):
 
     @property
     def column(self) -> str:
-        """Name of the curve's column for the averaged model. Names with ``_min`` or ``_max`` at the end have the least
-        or greatest value of a single rank's model."""
+        """Name of the curve's column with the metric's values of the averaged model. Columns with ``_min`` or ``_max``
+        at the end of this name have the least or greatest value of a single rank's model."""
         return f"test_{self.name}"
 
     @property
@@ -142,8 +142,8 @@ def metrics_of(runs) -> list[Metric]:
 
 
 def values_of(run: Run, end: str = "") -> np.ndarray:
-    """Return the metric's value at each snapshot of the averaged model, an array [snapshots]; NaN where it was not
-    measured. With ``end`` "_min" or "_max" return the least or greatest value of a single rank's model."""
+    """Return the metric's value at each snapshot of the averaged model, an array [snapshots]; NaN where the value was
+    not measured. With ``end`` "_min" or "_max" return the least or greatest value of a single rank's model."""
     values, time = run.curve.get(metric_of(run).column + end), run.curve["time"]
     is_curve = values is not None and values.shape == time.shape and values.dtype.kind in "biuf"
     return values.astype(float) if is_curve else np.full(len(time), math.nan)

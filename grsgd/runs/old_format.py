@@ -1,5 +1,5 @@
-"""Conversion of run files of format 1, in which some attributes about the algorithm are missing. The missing attributes
-are derived from the algorithm's options."""
+"""Conversion of run files of format 1, in which some attributes about the algorithm are missing. The attributes that
+are missing in format 1 are derived from the algorithm's options."""
 
 import tomllib
 
@@ -16,7 +16,7 @@ RENAMED = {"progress": "progress_mode"}
 
 
 def from_format_1(attributes: dict) -> dict:
-    """Return the attributes of format 2 for a run, from its attributes of format 1.
+    """Return a run's attributes in format 2, from its attributes in format 1.
 
     The attributes ``synchronous`` and ``exact_gradient`` are left out, because they cannot be derived from format 1.
     """

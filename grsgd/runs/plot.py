@@ -31,7 +31,7 @@ PANEL_HEIGHT = 3.6
 CURVES_TO_BARS = 0.75
 """Smallest ratio of the curves' height to the bars' height, so that many bars do not make the curves too small."""
 MANY = 8
-"""Number of series above which their names are printed in small letters."""
+"""If a figure has more series than this number, the names of the series are printed in small letters."""
 COLUMN_WIDTH, COLUMN_FONT = 5.0, 7.5
 """Width in inches up to which a figure counts as a figure for one column of a paper, and the font size in points of
 such a figure."""
@@ -91,8 +91,8 @@ def plot(
     size
         Width and height in inches. By default the size is chosen by the content.
 
-    Raises RunFileError for a run file that ``load_run`` refuses, for an ``out`` with another suffix or that cannot be
-    written, and for runs without data to draw. Raises UsageError for unknown panels and a wrong number of labels.
+    Raises RunFileError for a run file that ``load_run`` refuses, for runs without data to draw, and for an ``out`` that
+    has another suffix or cannot be written. Raises UsageError for unknown panels and a wrong number of labels.
     """
     suffix = Path(out).suffix.lower() if out is not None else ""
     if out is not None and suffix not in SUFFIXES:
@@ -118,9 +118,9 @@ def series_of(runs: Sequence[str | os.PathLike | Run], skip: Callable[[RunFileEr
 def draw(series: list[Series], look: Look = AS_IT_IS) -> Drawing:
     """Draw the curves and the bars in two subfigures, so that long names at the bars do not make the curves narrower.
 
-    The panels that ``look`` names are drawn. If ``look`` names no panels, all panels for which the runs have data are
-    drawn. Raises RunFileError if the runs have no data to draw. Raises UsageError for unknown panels and a wrong number
-    of labels.
+    The figure has the panels that ``look`` names. If ``look`` names no panels, all panels for which the runs have data
+    are drawn. Raises RunFileError if the runs have no data to draw. Raises UsageError for unknown panels and a wrong
+    number of labels.
     """
     series = named(series, look.labels)
     rows, drawn = chosen(series, look.panels)
@@ -181,15 +181,15 @@ def chosen(series: list[Series], panels: Sequence[str]) -> tuple[Rows, list[Bars
 
 
 def _axes_of(quantity: Quantity, over: list[Axis]) -> list[Axis]:
-    """Return the axes of ``over`` over which ``quantity`` is drawn. An axis is left out if its runs lack the quantity,
-    or if the axis itself shows the quantity."""
+    """Return the axes in ``over`` over which curves of ``quantity`` are drawn. An axis is left out if its runs lack the
+    quantity, or if the axis itself shows the quantity."""
     axes = [axis for axis in over if quantity.is_known(axis.series)]
     return [axis for axis in axes if axis.name != quantity.name]
 
 
 def _heights(series: list[Series], rows: Rows, drawn: list[Bars], width: float) -> list[float]:
-    """Return a list of heights in inches: the height of the curves with their legend, and the height of the bars. A
-    missing part of the figure has no entry."""
+    """Return a list of heights in inches: the height of the curves with their legend, and the height of the bars. If
+    the figure has no curves or no bars, the returned list has only one height."""
     per_row = 0.25 + 0.15 * _lines(series, 30) if len(series) <= MANY else 0.15 + 0.12 * _lines(series, 45)
     bars_height = (1.7 if len(drawn) > 2 else 1.2) + per_row * _bar_rows(series)
     entries = [_wrapped(one.name, 60) for one in series] + [""] * 3
@@ -224,7 +224,7 @@ def _draw_curves(figure: SubFigure, series: list[Series], rows: Rows, width: flo
     figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False, fontsize=size)
 
 
-# ---- bars
+# ---- functions that draw bars
 
 
 def _draw_bars(figure: SubFigure, series: list[Series], drawn: list[Bars]) -> None:
@@ -247,11 +247,11 @@ def _name_rows(axes: Axes, series: list[Series]) -> None:
     axes.set_ylim(middle + half, middle - half)
 
 
-# ---- text
+# ---- functions for texts in figures
 
 
 def _plain(text: str) -> str:
-    """Return ``text`` with escaped dollar signs, so that matplotlib prints them and starts no formula."""
+    """Return ``text`` with escaped dollar signs, so that matplotlib prints dollar signs and starts no formula."""
     return text.replace("$", r"\$")
 
 
@@ -262,7 +262,7 @@ def _wrapped(name: str, width: int) -> str:
 
 
 def _legend_columns(labels: list[str], width: float) -> int:
-    """Return the number of legend columns that fit into ``width`` inches. A letter of 10 points takes about 0.08 inch.
-    The line sample and the gaps of an entry take the space of seven letters."""
+    """Return the number of legend columns that fit into ``width`` inches. A letter of 10 points is about 0.08 inch
+    wide. In a legend, the line sample and the gaps of an entry take the width of seven letters."""
     longest = max((len(line) for label in labels for line in label.splitlines()), default=1)
     return max(int(width / (0.008 * rcParams["font.size"])) // (longest + 7), 1)

@@ -51,16 +51,17 @@ def report(
     """Return a table of the runs in the files ``paths``, with one row per run in the given order, and a legend below
     the table.
 
-    With ``group`` runs that differ only in the seed share a row. "median" or True shows the median, with the least and
-    greatest value in brackets. "mean" shows the mean and half of its 95 % interval. ``form`` is one of ``FORMATS``;
-    "text" is for terminals, "csv" and "json" have unrounded numbers. ``wanted`` has the names of the columns; by
-    default the columns are chosen by the content of the runs. With ``everything`` and "text", columns that do not fit
-    into ``width`` characters follow in further tables. ``skip`` is called with the error of each file that cannot be
-    read.
+    If ``group`` is given, runs that differ only in the seed share a row. If ``group`` is "median" or True, a shared row
+    shows the median, with the least and greatest value in brackets. If ``group`` is "mean", a shared row shows the mean
+    and half of its 95 % interval. ``form`` is one of ``FORMATS``; "text" is for terminals, "csv" and "json" have
+    unrounded numbers. ``wanted`` has the names of the columns; by default the columns are chosen by the content of the
+    runs. If
+    ``everything`` is True and ``form`` is "text", columns that do not fit into ``width`` characters follow in further
+    tables. ``skip`` is called with the error of each file that cannot be read.
 
-    For a single file, and without ``wanted``, text and Markdown have two more tables: a table of the ranks, and a table
-    of the busiest cables of a simulated network. Raises RunFileError for a file that ``load_run`` refuses, and
-    UsageError for unknown columns.
+    If ``paths`` has a single file and ``wanted`` is None, text and Markdown have two more tables: a table of the ranks,
+    and a table of the busiest cables of a simulated network. Raises RunFileError for a file that ``load_run`` refuses,
+    and UsageError for unknown columns.
     """
     paths, runs = load_runs(paths, skip)
     groups = by_experiment(runs) if group else [[i] for i in range(len(runs))]
@@ -86,7 +87,7 @@ def report(
     return "\n\n".join(parts)
 
 
-# ---- for terminals
+# ---- functions for reports on terminals
 
 
 def _text(
@@ -128,8 +129,8 @@ def _text(
 
 
 def _tells(column: AnyColumn, columns: Sequence[AnyColumn], runs: list[Run]) -> bool:
-    """Return whether a column has known values. Return True for the column of the time to the target if models were
-    tested, because an empty column shows that no run reached the target."""
+    """Return whether ``column`` has known values for ``runs``. For the column of the time to the target, return True if
+    models were tested, because an empty column shows that no run reached the target."""
     if column.name == "to_target":
         return any(other.name.startswith("best") and other.is_known(runs) for other in columns)
     return column.is_known(runs)
@@ -179,7 +180,7 @@ def _wrapped(text: str, width: int) -> str:
     return textwrap.fill(printable(text), width)
 
 
-# ---- the table of runs
+# ---- functions for the table of runs
 
 
 def _text_columns(
@@ -208,8 +209,9 @@ def _legend(columns: Sequence[AnyColumn], rows: list[list[Run]], width: int, spr
 
 
 def _savings(labels: list[str], rows: list[list[Run]]) -> list[str]:
-    """Return lines on the bytes that adaptive communication saves, and on its final consensus distance. Each adaptive
-    run is compared with each row of its algorithm without adaptive communication."""
+    """Return lines on the bytes that adaptive communication saves, and on the final consensus distance of runs with
+    adaptive communication. Each table row with adaptive communication is compared with each row that has equal settings
+    but no adaptive communication."""
     lines = []
     for label, runs in zip(labels, rows, strict=True):
         for other_label, others in zip(labels, rows, strict=True):
@@ -231,7 +233,7 @@ def _is_adaptive(run: Run) -> bool:
 
 
 def _setting(run: Run) -> tuple:
-    """Return the facts that runs must share before their bytes can be compared."""
+    """Return the attributes of ``run`` that two runs must share before their bytes can be compared."""
     names = ("algorithm", "ranks", "dataset", "model", "batch_size", "clock", "network", "compute", "comparison")
     return tuple(run.attributes.get(name) for name in (*names, "replication"))
 
@@ -244,7 +246,7 @@ def _median(runs: list[Run], value: Callable[[Run], float]) -> float:
     return float(np.median([value(run) for run in runs]))
 
 
-# ---- for programs
+# ---- functions for CSV and JSON, which programs read
 
 FACTS = (
     *("algorithm", "label", "ranks", "seed", "clock", "dataset", "model", "batch_size"),
@@ -260,8 +262,9 @@ def _records(
     wanted: list[AnyColumn] | None,
     spread: Spread | Literal[False],
 ) -> list[dict]:
-    """Return a dict per table row for CSV and JSON, all with equal keys. Numbers are not rounded, and unknown numbers
-    are None. ``spread`` summarises the runs of a row. ``spread`` is False if each row is one run."""
+    """Return a list with a dictionary per table row, for CSV and JSON. All dictionaries have equal keys. Numbers are
+    not rounded, and unknown numbers are None. ``spread`` is the object that summarises the runs which share a row.
+    ``spread`` is False if each row is one run."""
     runs = [run for row in rows for run in row]
     columns = [column for column in available.all_columns(runs).values() if column.name != "data"]
     keys = [Key(key) for key in differing([row[0] for row in rows])]
@@ -301,7 +304,7 @@ def _csv(records: list[dict]) -> str:
     return lines.getvalue().rstrip("\n")
 
 
-# ---- the table of ranks
+# ---- functions for the table of ranks
 
 
 def _ranks_columns(run: Run) -> list[TextColumn]:

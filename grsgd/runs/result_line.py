@@ -10,14 +10,15 @@ from grsgd.runs.run_file import Run
 FAR_POINTS = 10.0
 """Smallest difference in percentage points by which a final value counts as far worse than the run's best value."""
 FAR_PART = 1 / 3
-"""Smallest difference by which a final value that is not in per cent counts as far worse than the best value, as a
-fraction of the larger value."""
+"""Smallest difference, as a fraction of the larger value, by which a final value counts as far worse than the best
+value. `FAR_PART` applies to metrics that are not in per cent."""
 
 
 def result_line(run: Run) -> str:
     """Return a line with the metric of the final averaged model, the time to the target, the training time, and the
     bytes that all ranks have sent. The numbers are equal to the numbers of `grsgd report`. Unknown numbers are left
-    out. The participation is included if it is below 1, or if the run has lost processes."""
+    out. The participation (share of the steps that entered the model) is included if it is below 1, or if the run has
+    lost processes."""
     metric, final, target = metric_of(run), final_of(run), target_of(run)
     unit = "simulated s" if is_virtual(run) else "s"
     parts = []
@@ -36,8 +37,8 @@ def result_line(run: Run) -> str:
 
 
 def far_below_best(metric: Metric, final: float, best: float) -> list[str]:
-    """Return a list with a text on the difference between the final value and the run's best value; an empty list if
-    the final value is not far worse.
+    """If the final value is far worse than the run's best value, return a list with one text on the difference, else an
+    empty list.
 
     A final value that is far worse than the best value shows that training has become unstable.
     """

@@ -27,10 +27,10 @@ from grsgd.text import printable
 
 @dataclass(repr=False)
 class Run:
-    """Training run of n ranks with s snapshots.
+    """Content of a run file: a training run of n ranks with s snapshots.
 
-    - ``attributes``: values of type str, int, float or bool, or lists of such values, by name. The names in
-      ``ATTRIBUTES`` are required. An attribute that is None is not known, and is not written to the file.
+    - ``attributes``: values of type str, int, float or bool, or lists of such values, by name. Attributes whose names
+    are in ``ATTRIBUTES`` are required. An attribute that is None is not known, and is not written to the file.
       ``final_test_accuracy`` (a fraction of 1), or
       ``final_test_`` and the name of the run's metric, is NaN if not known.
     - ``curve``: arrays [s], one value per snapshot: int64 for ``step`` and ``samples``, else float64, with NaN for a
@@ -89,7 +89,7 @@ class Run:
 def save_run(path: str | os.PathLike, run: Run) -> None:
     """Write ``run`` to the file ``path``. An existing file is replaced only when the new file is complete.
 
-    HDF5 builds the file in memory, because HDF5 would end the process if it met a full disk. Raises RunFileError if a
+    HDF5 builds the file in memory, because HDF5 ends the process if the disk becomes full. Raises RunFileError if a
     required attribute or dataset of ``run`` is missing or has a wrong type or shape, or if the file cannot be written.
     """
     with naming(path):
@@ -125,7 +125,7 @@ def check_content(path: str | os.PathLike, attributes: dict) -> None:
 
 def why_unfit(name: str, array: np.ndarray, unit: tuple[str, str] = ("1", "")) -> str | None:
     """Return the reason why a run file cannot hold the dataset ``array`` with this ``name`` and ``unit`` (unit,
-    description); None if a run file can. The function writes the dataset to a file in memory to find the reason."""
+    description); None if the dataset fits. The function writes the dataset to a file in memory to find the reason."""
     if not isinstance(array, np.ndarray):
         return f"{type(array).__name__}, expected a NumPy array"
     try:
@@ -152,7 +152,7 @@ def check_writable(path: str | os.PathLike, size: int = 0) -> None:
             open(target, "r+b").close()
             check_replaceable(target)
             with suppress(OSError, ValueError):
-                try_reading(target)  # the old file is read when the run ends
+                try_reading(target)  # test reading, because the old file is read when the run ends
         with temporary_beside(target) as temporary:
             with open(temporary, "xb") as file:
                 os.posix_fallocate(file.fileno(), 0, min(max(size, 1), MAX_TRIED_BYTES))
@@ -161,8 +161,8 @@ def check_writable(path: str | os.PathLike, size: int = 0) -> None:
 
 
 _seen: dict[Path, tuple[int, int] | None] = {}
-"""Dictionary from each run file that this process will write to the file's `stamp` when this process last checked or
-wrote the file."""
+"""Dictionary from the path of each run file that this process will write to a `stamp` of the file. The stamp is the
+file's state when this process last checked or wrote the file."""
 
 
 def was_replaced(path: str | os.PathLike) -> bool:
@@ -177,8 +177,8 @@ def load_run(path: str | os.PathLike) -> Run:
     """Read a run file. The run's arrays are NumPy arrays with the shapes and dtypes that `Run` lists, and its
     attributes are plain Python values.
 
-    Raises RunFileError if the file is missing, damaged, no run file, or of a newer format. Also raises RunFileError if
-    the file uses features of HDF5 that run files never need, such as data in other files (`grsgd.runs.hdf5`).
+    Raises RunFileError if the file is missing, damaged, no run file, or of a newer format. Raises RunFileError if the
+    file uses features of HDF5 that run files never need, such as data in other files (`grsgd.runs.hdf5`).
     """
     with naming(path):
         target = target_of(path)
@@ -201,16 +201,16 @@ MAX_TRIED_BYTES = 2**28
 file."""
 
 
-# ---- between a Run and an open file
+# ---- conversion between a Run and an open HDF5 file
 
 LIBVER = "v108"
-"""Version of the HDF5 file format that is written. From 1.8 on, attributes such as the host names of many ranks may be
-larger than 64 KiB."""
+"""Version of the HDF5 file format that is written. From version 1.8 of the format on, attributes such as the host names
+of many ranks may be larger than 64 KiB."""
 
 
 def _in_memory() -> h5py.File:
-    """Return a new HDF5 file that exists only in memory. Its name is random, because names of open HDF5 files must be
-    unique in a process."""
+    """Return a new HDF5 file that exists only in memory. The file's name is random, because names of open HDF5 files
+    must be unique in a process."""
     return h5py.File(secrets.token_hex(), "w", libver=LIBVER, driver="core", backing_store=False)
 
 
@@ -290,13 +290,13 @@ def _storable(value):
     return np.asarray(value, h5py.string_dtype()) if np.asarray(value).dtype.kind == "U" else value
 
 
-# ---- content that a Run must have
+# ---- checks of the content of a Run
 
 
 def _checked(run: Run) -> Run:
     """Return a copy of ``run`` whose attributes are plain Python values, and whose arrays have the dtypes of
-    ``LAYOUT``. Missing optional datasets are filled in. Raises ValueError for a missing attribute or dataset, a wrong
-    type, or a wrong shape."""
+    ``LAYOUT``. Missing optional datasets are filled with NaN or 0. Raises ValueError for a missing attribute or
+    dataset, a wrong type, or a wrong shape."""
     attributes = {name: plain(value) for name, value in run.attributes.items() if name != "format"}
     final = f"final_test_{attributes.get('metric') or 'accuracy'}"
     attributes.setdefault(final, math.nan)
@@ -347,8 +347,8 @@ def _section(group: str, given: dict, sizes: dict[str, int]) -> dict[str, np.nda
 
 
 def _check_shape(name: str, shape: tuple[int, ...], axes: tuple[str, ...], sizes: dict[str, int]) -> None:
-    """Raise ValueError if ``shape`` does not fit the sizes of its axes. The first dataset with an axis sets the axis's
-    size, and later datasets must have an equal size."""
+    """Raise ValueError if ``shape``, the shape of a dataset, does not fit the sizes of the dataset's axes. The first
+    dataset with an axis of some name sets the size of this axis, and later datasets must have the same size."""
     if len(shape) == len(axes):
         expected = tuple(sizes.setdefault(axis, size) for axis, size in zip(axes, shape, strict=True))
         if shape == expected:

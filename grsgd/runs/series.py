@@ -16,7 +16,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*", "h", "d")
 
 
 def style(index: int) -> dict:
-    """Return the matplotlib style of curve number ``index``. Dozens of curves have different styles."""
+    """Return the matplotlib style of curve number ``index``. The styles of dozens of curves differ."""
     return {
         "color": COLOURS[index % len(COLOURS)],
         "linestyle": LINES[(index + index // len(COLOURS)) % len(LINES)],
@@ -40,7 +40,7 @@ class Series(NamedTuple):
 
 
 def as_series(paths: Sequence[str | os.PathLike], runs: Sequence[Run]) -> list[Series]:
-    """Return the list of series of the runs. Runs that differ only in the seed are in one series."""
+    """Return ``runs`` as a list of series. Runs that differ only in the seed are in one series."""
     groups = by_experiment(runs)
     labels = names([paths[group[0]] for group in groups], [runs[group[0]] for group in groups])
     return [

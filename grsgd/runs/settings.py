@@ -24,23 +24,23 @@ OF_LOOPS = {
     "config.epochs": "train.epochs",
     "config.steps": "train.steps",
 }
-"""Dictionary from the key under which a recorded user's own loop stores a value to the configuration key with an equal
+"""Dictionary from a key under which a recorded loop of a user stores a setting to the configuration key with the same
 meaning."""
 WHERE = ("network", "compute", "device")
-"""Attributes of a run file about the machine on which a run took place. `settings` treats these attributes as
+"""Attributes of a run file about the machine on which a run took place. `settings` treats the attributes in `WHERE` as
 configuration keys."""
 
 
 def settings(run: Run) -> dict[str, object]:
     """Return a dictionary from the keys of a run's configuration, in order, to their values, followed by the attributes
-    in `WHERE`. Keys have the form ``SECTION.KEY``. The seed is left out. If the configuration is no valid TOML, return
-    only the attributes in `WHERE`."""
+    in `WHERE`. Keys of the returned dictionary have the form ``SECTION.KEY``. The seed of the run is left out. If the
+    configuration is no valid TOML, return only the attributes in `WHERE`."""
     where = {name: run.attributes[name] for name in WHERE if run.attributes.get(name) not in (None, "meta")}
     try:
         table = tomllib.loads(run.attributes["config"])
         known = {OF_LOOPS.get(key, key): value for key, value in flattened(table)}
         return {key: value for key, value in known.items() if key.rpartition(".")[2] != "seed"} | where
-    except (ValueError, RecursionError):  # no TOML, or a number with too many digits
+    except (ValueError, RecursionError):  # the configuration is no TOML, or has a number with too many digits
         return where
 
 
@@ -55,7 +55,8 @@ def flattened(table: Mapping, prefix: str = "") -> Iterator[tuple[str, object]]:
 
 
 def differing(runs: Sequence[Run]) -> list[str]:
-    """Return the keys in which the configurations of ``runs`` differ, in the order of the configurations."""
+    """Return the keys in which the configurations of ``runs`` differ, in the order in which the configurations have
+    these keys."""
     known = [settings(run) for run in runs]
     keys = dict.fromkeys(key for one in known for key in one)
     return [key for key in keys if len({_comparable(one.get(key)) for one in known}) > 1]

@@ -26,8 +26,8 @@ def load_runs(
 ) -> tuple[list[str | os.PathLike], list[Run]]:
     """Read the run files ``paths``. Return the paths of the readable files, and the runs in these files.
 
-    A file with the same content as an earlier file is left out, with a line on stderr, because a copy is not another
-    run.
+    A file with the same content as an earlier file is left out, because a copy is not another run; a line on stderr
+    says so.
 
     ``skip`` is called with the error of each file that cannot be read. Without ``skip`` the error, a RunFileError, is
     raised. If no file can be read, the last error is raised even with ``skip``.
@@ -66,9 +66,10 @@ def _digest(path: str | os.PathLike) -> bytes:
 
 def names(paths: Sequence[str | os.PathLike], runs: Sequence[Run], short: bool = False) -> list[str]:
     """Return a name for each run: label, number of ranks and clock. Equal names are extended by the keys in which the
-    runs' configurations differ. Names that are still equal are extended by the seed or the file.
+    runs' configurations differ. Names that are still equal are extended by the seed or the path of the run file.
 
-    With ``short`` the number of ranks is left out if it is equal for all runs, and so is the clock.
+    With ``short`` the number of ranks is left out if it is equal for all runs. With ``short`` the clock is left out if
+    it is equal for all runs.
     """
     same_ranks = short and len({run.attributes["ranks"] for run in runs}) == 1
     same_clock = short and len({_clock(run) for run in runs}) == 1
@@ -93,7 +94,7 @@ def names(paths: Sequence[str | os.PathLike], runs: Sequence[Run], short: bool =
 
 
 def _alike(names: Sequence[str]) -> list[list[int]]:
-    """Return, for each different name, the list of its positions in ``names``."""
+    """Return one list per different name in ``names``: the positions at which this name stands."""
     places: dict[str, list[int]] = {}
     for i, name in enumerate(names):
         places.setdefault(name, []).append(i)
@@ -108,8 +109,8 @@ def _name(run: Run, with_ranks: bool, with_clock: bool) -> str:
 
 
 def _clock(run: Run) -> str:
-    """Return "simulated" for a run in simulated time, with an addition if only times were computed; "" for a run in
-    real time."""
+    """Return "simulated" for a run in simulated time, or "simulated, times alone" if only times were computed; "" for a
+    run in real time."""
     is_timed_alone = run.attributes.get("timing_only")
     return "simulated" + ", times alone" * bool(is_timed_alone) if is_virtual(run) else ""
 

@@ -23,11 +23,12 @@ class MedianAndRange:
     note = "median (least–greatest)"
 
     def text(self, values: Values, text: Callable[[float], str]) -> str:
-        """Return the summary of ``values`` as text. ``text`` formats one number."""
+        """Return the summary of ``values`` as text. ``text`` is the function that formats one number."""
         return median_and_range([value for _, value in values], text)
 
     def numbers(self, values: Values) -> dict[str, float | None]:
-        """Return the summary's numbers, each by the suffix that this number adds to a column's name."""
+        """Return a dictionary with the numbers of the summary. Each key of the returned dictionary is a suffix
+        that is added to the column's name."""
         known = known_values([value for _, value in values])
         middle = float(np.median(known)) if known else None
         return {"": middle, "_least": min(known, default=None), "_greatest": max(known, default=None)}
@@ -43,7 +44,7 @@ class MeanAndInterval:
     note = "mean ± half of its 95 % interval, by Student's t over the seeds"
 
     def text(self, values: Values, text: Callable[[float], str]) -> str:
-        """Return the summary of ``values`` as text. ``text`` formats one number."""
+        """Return the summary of ``values`` as text. ``text`` is the function that formats one number."""
         of_seeds = by_seed(values)
         if not of_seeds:
             return UNKNOWN
@@ -53,7 +54,8 @@ class MeanAndInterval:
         return shown if known == len(values) else f"{shown}, {known} of {len(values)}"
 
     def numbers(self, values: Values) -> dict[str, float | None]:
-        """Return the summary's numbers, each by the suffix that this number adds to a column's name."""
+        """Return a dictionary with the numbers of the summary. Each key of the returned dictionary is a suffix
+        that is added to the column's name."""
         of_seeds = by_seed(values)
         return {"": fmean(of_seeds) if of_seeds else None, "_half_interval": half_interval(of_seeds)}
 

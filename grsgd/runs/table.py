@@ -1,4 +1,5 @@
-"""Layout of tables of text for terminals, in Markdown and in LaTeX. The first column has the names of the rows."""
+"""Layout of tables of text for terminals, in Markdown and in LaTeX. The first column of a table has the names of the
+table's rows."""
 
 import re
 from collections.abc import Sequence
@@ -98,7 +99,7 @@ def shortened(text: str, most: int) -> str:
 
 
 def _plain(columns: Sequence[TextColumn]) -> str:
-    """Return the columns as a plain table. The header and the dashes below the header are passed to tabulate as
+    """Return ``columns`` as a table of plain text. The header and the dashes below the header are passed to tabulate as
     ordinary rows, because tabulate makes columns with a header wider."""
     cells = list(zip(*([one.title, "-" * one.width, *one.cells] for one in columns), strict=True))
     text = tabulate(cells, tablefmt="plain", colalign=_alignment(columns), disable_numparse=True)

@@ -1,5 +1,5 @@
 """Functions that find the file to which a user's path leads, without following other users' symbolic links. Error
-messages have one line."""
+messages of these functions have one line."""
 
 import os
 import stat

@@ -32,8 +32,8 @@ class Span(NamedTuple):
     """Activity of a rank, such as computing or a message, from ``begin`` to ``end``, in seconds since training began.
 
     For a message, ``peer`` is the other rank (None if it is unknown or if there are several). ``nbytes`` is the
-    message's size in bytes, and ``tag`` is its MPI tag. ``message`` identifies the message, and is equal at sender and
-    receiver.
+    message's size in bytes, and ``tag`` is its MPI tag. ``message`` identifies the message, and has the same value at
+    sender and receiver.
     """
 
     track: str
@@ -67,13 +67,13 @@ class Timeline:
         self._zero: float | None = None
 
     def begin(self, zero: float):
-        """Begin to record spans. ``zero`` is the time, in seconds of ``clock``, at which training begins. Earlier spans
-        are left out."""
+        """Begin to record spans. ``zero`` is the time, in seconds of ``clock``, at which training begins. Spans
+        (activities) that begin before ``zero`` are left out."""
         self._zero = zero
 
     def add(self, track: str, name: str, begin: float, end: float, *message):
-        """Record a span from ``begin`` to ``end``, in seconds of ``clock``. ``message`` has the fields peer, nbytes,
-        tag and message of `Span`."""
+        """Record a span from ``begin`` to ``end``, in seconds of ``clock``. ``message`` has the values of the fields
+        peer, nbytes, tag and message of `Span`."""
         if self._zero is None or begin < self._zero:
             return
         if end - begin <= self.shortest and track not in (SEND, RECEIVE):
@@ -84,7 +84,7 @@ class Timeline:
             self.spans.append(Span(track, sys.intern(name), begin - self._zero, end - self._zero, *message))
 
     def kept(self) -> FinishedTimeline:
-        """Return the recorded spans as a `FinishedTimeline`, for `write`."""
+        """Return the recorded spans as a `FinishedTimeline`, which the function `write` takes."""
         return FinishedTimeline(self.rank, list(self.spans), self.left_out)
 
 
@@ -102,8 +102,8 @@ def limit_of(ranks: int) -> int:
 
 
 def write(path: str | os.PathLike, timelines: Iterable[FinishedTimeline], clock: str) -> list[str]:
-    """Write the timelines of all ranks to the file ``path``. An error leaves no incomplete file. ``clock`` is a text
-    on the clock, for readers of the file.
+    """Write the timelines of all ranks to the file ``path``. If writing fails, no incomplete file is left. ``clock`` is
+    a text for readers of the file that says from which clock the times come.
 
     Return a list with one message if spans are missing, else an empty list. Raises RunFileError if the file cannot be
     written.
@@ -134,7 +134,8 @@ def events(timelines: list[FinishedTimeline]) -> Iterator[dict]:
     """Yield the events of the timeline file: names of tracks, spans and arrows. Times are in microseconds."""
     sent = {span.message: span.begin for kept in timelines for span in kept.spans if is_end(span, SEND)}
     ends: dict[Hashable, dict[str, tuple[int, int, float]]] = {}
-    tid = 1 + max((kept.rank for kept in timelines), default=0)  # a thread with its process's number is drawn first
+    # the numbers of threads are above all ranks, because a thread with its process's number is drawn first
+    tid = 1 + max((kept.rank for kept in timelines), default=0)
     for rank, spans, _ in timelines:
         yield named("process_name", rank, tid, f"rank {rank}")
         yield named("process_sort_index", rank, tid, rank)
@@ -165,8 +166,9 @@ def is_end(span: Span, track: str) -> bool:
 
 
 def as_drawn(span: Span, sent: dict[Hashable, float]) -> Span:
-    """Return ``span`` with the times with which it is drawn. The span of a received message begins when the message is
-    sent, not when the receiver begins to wait. ``sent`` has the time at which each message was sent."""
+    """Return ``span`` with the begin and the end with which it is drawn. The span of a received message begins when the
+    message is sent, not when the receiver begins to wait. ``sent`` is a dictionary from each message to the time at
+    which the message was sent."""
     if span.track not in (SEND, RECEIVE):
         return span
     begin = span.begin

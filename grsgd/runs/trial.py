@@ -1,4 +1,4 @@
-"""Trial reading of an HDF5 file, in a separate helper process.
+"""Test whether an HDF5 file can be read, in a separate helper process.
 
 A damaged file can make HDF5 loop, crash, or allocate all memory, and a call of HDF5 cannot be interrupted.
 
@@ -25,23 +25,23 @@ from grsgd.mpi_environment import module
 from grsgd.runs.hdf5 import Hdf5Reader
 
 SECONDS = 10.0
-"""Seconds of processor time that reading an empty HDF5 file may take. Larger files may take one second more per
-`BYTES_PER_SECOND` bytes."""
+"""Seconds of processor time that reading an empty HDF5 file may take. A larger file may take one second more per
+`BYTES_PER_SECOND` bytes of its size."""
 BYTES_PER_SECOND = 8 * 2**20
 MAX_SECONDS = 300.0
 BYTES = 2**30
 """Number of bytes of memory that reading an empty HDF5 file may take, in addition to the memory that the helper process
 already uses."""
 PATIENCE = 600.0
-"""Seconds to wait for the helper process's answer. The helper process may get no processor time, or its file system may
-not answer."""
+"""Seconds to wait for the helper process's answer about a file. The helper process may get no processor time, or the
+file system may not answer."""
 
 _good: set[tuple] = set()
 """Files that could be read, each with its size and the time of its last change when it was read."""
 _lock = threading.Lock()
 _helper: tuple[int, subprocess.Popen] | None = None
-"""PID of the process that has started the helper process, and the helper process. A fork must start its own helper
-process."""
+"""PID of the process that has started the helper process, and the helper process. A process that was forked from this
+process must start its own helper process."""
 
 
 def try_reading(path: str | os.PathLike):
@@ -51,7 +51,7 @@ def try_reading(path: str | os.PathLike):
         key = _key(path)
         if key in _good:
             return
-        size = key[-1]  # a sparse file may have terabytes
+        size = key[-1]  # a sparse file (whose zeros take no disk space) may have terabytes
         seconds = min(SECONDS + size / BYTES_PER_SECOND, MAX_SECONDS)
         most = min(BYTES + 4 * size, max(available(), 2**27))
         answer = _ask({"path": os.path.abspath(path), "seconds": seconds, "bytes": most})
@@ -61,7 +61,7 @@ def try_reading(path: str | os.PathLike):
 
 
 def is_good(path: str | os.PathLike):
-    """Record that the file ``path`` can be read without a trial, because this process has written the file."""
+    """Record that the file ``path`` can be read without a test, because this process has written the file."""
     with suppress(OSError):
         _good.add(_key(path))
 
@@ -75,7 +75,7 @@ def _ask(request: dict) -> str:
     """Return an error message if the helper process cannot read the file in ``request``, else ""."""
     try:
         process = _process()
-    except OSError:  # without a helper process the file is not tried
+    except OSError:  # without a helper process the file is not tested
         return ""
     try:
         with suppress(BrokenPipeError):
@@ -86,7 +86,7 @@ def _ask(request: dict) -> str:
             return f"not read after {PATIENCE:g} s: the machine is busy, or its folder does not answer"
         if line := process.stdout.readline():
             return json.loads(line)
-    except BaseException:  # the answer must not be read as the next file's
+    except BaseException:  # end the helper process, whose late answer must not be read as the answer for the next file
         stop()
         raise
     stop()
@@ -105,7 +105,8 @@ def _process() -> subprocess.Popen:
         root = str(Path(__file__).parents[2])
         environment = os.environ | {"PYTHONPATH": os.pathsep.join([root, *filter(None, [os.getenv("PYTHONPATH")])])}
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-        one_thread = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # more threads take address space
+        # more threads would take more address space, which is limited
+        one_thread = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
         command = module("grsgd.runs.trial")
         process = subprocess.Popen(command, env=environment | one_thread, start_new_session=True, **pipes)
         _helper = os.getpid(), process
@@ -114,7 +115,7 @@ def _process() -> subprocess.Popen:
 
 
 def stop():
-    """End the helper process. The next file starts a new helper process."""
+    """End the helper process. For the next file a new helper process is started."""
     global _helper
     if _helper is not None and _helper[0] == os.getpid():
         process = _helper[1]
@@ -126,7 +127,7 @@ def stop():
     _helper = None
 
 
-# ---- in the helper process
+# ---- functions that run in the helper process
 
 
 def main():

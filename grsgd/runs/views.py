@@ -25,7 +25,7 @@ def line(run: Run) -> str:
     """Return one line with the run's label, its kind of end, and its most important numbers."""
     try:
         facts = _facts(run)
-    except (KeyError, TypeError, ValueError):  # the run is not yet complete
+    except (KeyError, TypeError, ValueError):  # facts are missing, because the run is not yet complete
         return f"<Run: {printable(str(run.attributes.get('algorithm')))}, incomplete>"
     return f"<Run: {'; '.join(value if key in BARE else f'{key} {value}' for key, value in facts.items())}>"
 

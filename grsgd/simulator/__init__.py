@@ -1,7 +1,8 @@
-"""Simulation of training runs. The schedules (generators that yield the objects they wait for), the algorithms and the
-training loop are the same as on real MPI. In a simulation this code runs in simulated time, and the library SimPy keeps
-the clock.
+"""Simulation of training runs. The simulation runs the same schedules (generators that yield the objects they wait
+for), algorithms and training loop as a training with real MPI. In a simulation, schedules, algorithms and training loop
+run in simulated time, which the library SimPy keeps.
 
-`network` describes a network, `flows` shares its bandwidth among messages, and `fabric` delivers messages to receivers.
-`driver` runs schedules, `compute` gives the time of a gradient, and `run` puts a whole run together.
+The module `network` describes a simulated network, `flows` divides the network's bandwidth among messages, and `fabric`
+delivers messages to receivers. The module `driver` runs schedules, `compute` gives the seconds that a gradient takes,
+and `run` simulates a whole training run.
 """

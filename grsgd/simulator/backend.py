@@ -1,4 +1,4 @@
-"""The backend that sends and receives messages for a communicator of simulated ranks."""
+"""The backend of a simulated communicator, which sends and receives the messages of one simulated rank."""
 
 import itertools
 
@@ -8,7 +8,8 @@ from grsgd.comm.communicator import Communicator
 
 
 class SimulatedBackend:
-    """A `grsgd.comm.backend.Backend` whose messages travel through a `MessageFabric`.
+    """A `grsgd.comm.backend.Backend` that sends and receives messages through a `MessageFabric`, the simulated
+    connection of all ranks.
 
     Parameters
     ----------
@@ -43,15 +44,15 @@ class SimulatedBackend:
 
     @property
     def hosts(self):
-        """List with the host number of each rank of the group. On networks other than ``hosts:HxR`` each rank has a
-        host of its own."""
+        """Number of the host on which each rank of the group runs, as a list. On every network except ``hosts:HxR`` (H
+        hosts of R ranks each), each rank has a host of its own."""
         hosts = self.fabric.network.spec.hosts
         return [member // hosts.ranks if hosts else member for member in self.members]
 
     @property
     def lost(self):
         known = self.fabric.known_dead[self.fabric_rank]
-        if len(known) != len(self._lost):  # the tuple is stored for later calls, because `lost` is read at every event
+        if len(known) != len(self._lost):  # `_lost` stores the tuple, because `lost` is read at every event
             self._lost = tuple(rank for rank, process in enumerate(self.members) if process in known)
         return self._lost
 
@@ -74,17 +75,17 @@ class SimulatedBackend:
         return self.fabric.broadcast(self.group, self.members, array, self.fabric_rank, self.members[root], number)
 
     def Iallreduce(self, array):
-        """Begin an all-reduce over a ring, in place of the algorithm that a real MPI library would choose."""
+        """Begin an all-reduce with the ring algorithm, whichever algorithm a real MPI library would choose."""
         if self._for_allreduce is None:
             self._for_allreduce = Communicator(self.dup())
         tag = next(self._allreduces) % 100  # all-reduces that are under way at the same time have different tags
         return self.fabric.drivers[self.fabric_rank].start(ring_allreduce(self._for_allreduce, array, tag))
 
     def calculate(self, schedule, comm: Communicator, x, options: dict):
-        """Begin an all-reduce whose end is calculated at once, in place of a simulation message by message. Return None
-        if the end cannot be calculated.
+        """Begin an all-reduce whose end time is calculated at once, without a simulation of each message. Return None
+        if the end time cannot be calculated.
 
-        The end of an all-reduce cannot be calculated while this rank runs a schedule in the background.
+        The end time of an all-reduce cannot be calculated while this rank runs a schedule in the background.
         """
         allreduces = self.fabric.allreduces
         if allreduces is None or not self.fabric.drivers[self.fabric_rank].is_alone_in_foreground():

@@ -1,4 +1,5 @@
-"""Least time, in theory, between two updates of a parameter server whose workers have given speeds."""
+"""Theoretical lower bound of the seconds between two updates of a parameter server whose workers have given step
+times."""
 
 from grsgd.algorithms.central import CentralAlgorithm
 from grsgd.config import Config
@@ -9,14 +10,15 @@ from grsgd.simulator.simulation import Simulation
 from grsgd.training.stragglers import DelayModel
 
 STEPS = 100
-"""Number of steps over which a worker's time per step is averaged, because the times of steps can vary at random."""
+"""Number of simulated steps over which a worker's time per step is averaged, because the times can vary at random from
+step to step."""
 
 
 def bound(
     config: Config, ranks: int, compute: str | None, step_seconds: str | None, gradients: int | None
 ) -> list[tuple[str, str]]:
-    """Return the rows (name and text) of a table with the workers' step times and the seconds that an update takes in
-    theory.
+    """Return a table as rows of a name and a text: the workers' step times, and the theoretical seconds per update of
+    the parameter server.
 
     Parameters
     ----------
@@ -31,8 +33,8 @@ def bound(
     gradients
         Number of gradients in an update of the server. None means the number for which the server's strategy waits.
 
-    Raises ConfigError if a step takes no time. Raises UsageError if the arguments contradict each other, or the
-    algorithm has no server that waits for gradients.
+    Raises ConfigError if a step of a worker takes 0 seconds. Raises UsageError if both ``compute`` and ``step_seconds``
+    are given, if the number of step times is wrong, or if the algorithm has no server that waits for gradients.
     """
     given = read(step_seconds) if step_seconds is not None else None
     if given is not None and compute is not None:
@@ -48,7 +50,9 @@ def bound(
     if given is None:
         given = [mean_seconds(simulation, config, worker) for worker in range(workers)]
     if len(given) != workers:
-        raise UsageError(f"--step-seconds: {len(given)} times given, but {workers} of {ranks} ranks train (--ranks)")
+        raise UsageError(
+            f"--step-seconds: {len(given)} step times given, but {workers} of {ranks} ranks train (--ranks)"
+        )
     if not all(given):
         raise ConfigError(f"--compute {simulation.compute}: a step takes no time")
     size = algorithm.bound_gradients if gradients is None else gradients
@@ -76,8 +80,8 @@ def read(text: str) -> list[float]:
 
 
 def mean_seconds(simulation: Simulation, config: Config, worker: int) -> float:
-    """Return the mean duration in seconds of the first `STEPS` steps of a worker, including the delays of the section
-    [stragglers]."""
+    """Return the mean seconds of the first `STEPS` simulated steps of a worker, including the delays of the
+    configuration's section [stragglers]."""
     delays = DelayModel(config.stragglers, worker, config.seed)
     total = 0.0
     for step in range(STEPS):

@@ -1,5 +1,5 @@
-"""Broadcasts between simulated ranks. The root sends one message to all other ranks if the network has multicast, else
-one copy to each rank."""
+"""Broadcasts between simulated ranks. The root (the sending rank) sends one message to all other ranks if the network
+has multicast. Without multicast, the root sends one copy to each rank."""
 
 from functools import partial
 
@@ -8,10 +8,10 @@ from grsgd.simulator.waitable import Waitable
 
 
 class SimulatedMulticast:
-    """A broadcast of a group through a `MessageFabric`.
+    """A broadcast from one rank of a group to the group's other ranks through a `MessageFabric`.
 
-    A long message (above ``eager_bytes``) leaves when all other ranks have posted their receives for the broadcast.
-    ``done()`` is called when all other ranks have received their copies.
+    A message longer than ``eager_bytes`` leaves the root when all other ranks have posted their receives for the
+    broadcast. The broadcast calls ``done()`` when all ranks except the root have received their copies.
     """
 
     def __init__(self, fabric, root: int, members: tuple[int, ...], done):
@@ -33,7 +33,7 @@ class SimulatedMulticast:
 
     def receive(self, rank: int, array) -> Waitable:
         self.receiving[rank] = receiving = self.fabric.receiving_type(array)
-        if rank in self.arrived:  # only a short message can arrive before its receive is posted
+        if rank in self.arrived:  # only a message of at most ``eager_bytes`` can arrive before its receive is posted
             copy_into(array, self.array)
             receiving.complete = True
             self._forget_if_over()
@@ -88,8 +88,8 @@ class SimulatedMulticast:
 
 
 class Copy:
-    """One copy of a broadcast on its way to the ranks ``dests``: one rank or, in a network with multicast, all ranks
-    except the root."""
+    """One copy of a broadcast on its way to the ranks ``dests``. In a network with multicast, ``dests`` are all ranks
+    except the root; in other networks, ``dests`` is one rank."""
 
     __slots__ = ("multicast", "dests")
 

@@ -1,4 +1,4 @@
-"""Table of the bytes that each cable carried, for the run file."""
+"""Table, in the run file, of the bytes that each cable of a simulated network carried."""
 
 import numpy as np
 
@@ -16,11 +16,11 @@ UNITS = {
 
 
 def add_cables(run: Run, network: Network):
-    """Add the table ``traffic/cables`` to the run file ``run``. The table has a row for each direction of each cable
-    with traffic, and begins with the busiest cable.
+    """Add the table ``traffic/cables`` to the run file ``run``. The table has one row for each direction of each cable
+    that carried bytes, and begins with the cable that was busy longest.
 
-    The table can hold `MAX_TEXTS` rows. If more cables had traffic, the table leaves out the least busy cables. A run
-    on a network without cables gets no table.
+    The table can hold `MAX_TEXTS` rows. If more than `MAX_TEXTS` directions of cables carried bytes, the table
+    leaves out the least busy of them. If the simulated network has no cables, no table is added.
     """
     if not network.spec.has_cables:
         return
@@ -37,7 +37,7 @@ def add_cables(run: Run, network: Network):
 
 
 def busiest_first(used: tuple[Cable, int]) -> tuple:
-    """Return the key by which `add_cables` sorts cables. The cable that needs the longest time for its bytes comes
-    first."""
+    """Return the key by which `add_cables` sorts directions of cables, given as a pair of a cable and its bytes. The
+    cable that needs the longest time to carry its bytes comes first."""
     cable, nbytes = used
     return -nbytes / cable.bandwidth, -nbytes, cable

@@ -1,5 +1,6 @@
-"""Events for SimPy's kernel that only call a function. Such an event costs less time than SimPy's own events. Its cost
-matters, because a simulation creates several events for each message."""
+"""Events for SimPy (the library that keeps simulated time) whose only effect is to call a function. An event of this
+module takes less computing time than an event of SimPy's own classes. The computing time matters, because a simulation
+creates several events for each message."""
 
 import heapq
 from collections.abc import Callable
@@ -9,26 +10,27 @@ from simpy.events import NORMAL
 
 
 class Call:
-    """An event whose time is known when the event is created. At this time SimPy's kernel calls the functions in
-    ``callbacks``."""
+    """A SimPy event whose simulated time is fixed when the event is created. At the event's simulated time, SimPy calls
+    the functions in ``callbacks``."""
 
     __slots__ = ("callbacks",)
 
     _ok = True
-    """Flag that SimPy's kernel reads to see whether an event has failed; always True, because this event cannot
-    fail."""
+    """Flag that SimPy reads to see whether an event has failed without being handled. The flag is always True, because
+    this event cannot fail."""
 
     def __init__(self, call: Callable):
         self.callbacks: tuple[Callable, ...] | None = (call,)
 
     def cancel(self):
-        """Let the event call no function. The event stays in SimPy's queue, because SimPy cannot remove an event."""
+        """Cancel the event: it will call no function. The event stays in SimPy's queue, because SimPy cannot remove an
+        event."""
         self.callbacks = ()
 
 
 def call_at(env: simpy.Environment, moment: float, call: Callable, priority: int = NORMAL) -> Call:
-    """Call ``call(event)`` at exactly the simulated time ``moment``. SimPy itself expects a delay from now, whose
-    rounding could change the last bits of the time."""
+    """Let SimPy call ``call(event)`` at exactly the simulated time ``moment``. SimPy's own classes expect a delay from
+    the present time, and adding a delay could round the time differently."""
     event = Call(call)
     heapq.heappush(env._queue, (moment, priority, next(env._eid), event))
     return event
@@ -40,10 +42,10 @@ def call_after(env: simpy.Environment, seconds: float, call: Callable, priority:
 
 
 def run_until_complete(env: simpy.Environment, waitable):
-    """Let simulated time pass until ``waitable.complete`` is true. Raise simpy.core.EmptySchedule if no event is left
-    before ``waitable`` is complete.
+    """Let simulated time pass until the object ``waitable`` is complete. Raises simpy.core.EmptySchedule if SimPy has
+    no further event and ``waitable`` is not complete.
 
-    The loop of this function does the same as repeated calls of `simpy.Environment.step`, in less time.
+    The loop in this function has the same effect as repeated calls of `simpy.Environment.step`, and is faster.
     """
     queue, pop = env._queue, heapq.heappop
     while not waitable.complete:

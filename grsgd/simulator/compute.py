@@ -1,4 +1,4 @@
-"""Simulated duration of the computation of a training step, and measurement of the real duration."""
+"""Simulated seconds that the computation of a training step takes, and measurement of the real seconds."""
 
 import copy
 from collections.abc import Callable
@@ -19,13 +19,13 @@ from grsgd.training import unwrapped
 FORMS = "constant:SECONDS, lognormal:MEDIAN,SIGMA, flops:PER_SECOND, measured"
 """List of the allowed forms of the option ``--compute``, for error messages."""
 DEFAULT = "flops:1e10"
-"""Value of the option ``--compute`` if the user gives none. The value means 10 Gflop/s, about the speed of one core of
-a CPU on a small model."""
+"""Value of the option ``--compute`` if the user does not set the option. The default is 10 Gflop/s, about the speed of
+one CPU core with a small model."""
 
 
 @dataclass(frozen=True)
 class ComputeTime:
-    """Function that draws the computing time of a step, in seconds, from a log-normal distribution.
+    """Function that returns the seconds of a step's computation, drawn from a log-normal distribution.
 
     Parameters
     ----------
@@ -53,13 +53,13 @@ class ComputeTime:
 
     @classmethod
     def of(cls, spec: ComputeSpec, seed: int) -> "ComputeTime":
-        """Return the `ComputeTime` that the section ``[compute]`` of a network file describes."""
+        """Return the `ComputeTime` with the values of ``spec``, the section ``[compute]`` of a network file."""
         after = spec.after_wait and cls(spec.after_wait, spec.after_wait_sigma, seed, spec.slowdown)
         return cls(spec.median, spec.sigma, seed, spec.slowdown, after, spec.work)
 
     def __call__(self, rank: int, step: int) -> float:
-        """Return the computing time in seconds of step ``step`` on rank ``rank``. The random numbers depend only on
-        (seed, rank, step), so that the times are the same for all algorithms."""
+        """Return the seconds that the computation of step number ``step`` takes on rank ``rank``. The random number
+        depends only on (seed, rank, step). Runs with different algorithms therefore get the same computing times."""
         median = self.median * self.slowdown.get(rank, 1.0)
         if not self.sigma:
             return median
@@ -75,13 +75,14 @@ class ComputeTime:
 
 
 class AfterWaits:
-    """Function that returns the computing times of one rank in seconds. A step after a wait can take another time than
-    other steps.
+    """Function that returns the seconds of a step's computation on one rank, which may depend on the rank's wait before
+    the step. A step after a wait can take more or less time than a step without a wait.
 
-    After a wait, the processor's quota is unused and caches are cold. The logarithm of the computing time changes
-    linearly with the length of the wait, up to a wait of `AFTER_WAIT_SECONDS`.
+    A wait changes the time of a step because a waiting rank saves its quota of processor time, and because caches
+    become cold. The logarithm of the seconds changes linearly with the length of the wait, until the wait reaches
+    `AFTER_WAIT_SECONDS`.
 
-    ``waited()`` returns the seconds that the rank has waited since the start of the run.
+    ``waited()`` returns the total seconds for which the rank has waited since the start of the run.
     """
 
     def __init__(self, compute: ComputeTime, waited: Callable[[], float]):
@@ -89,17 +90,17 @@ class AfterWaits:
         self.before = 0.0
 
     def __call__(self, rank: int, step: int) -> float:
-        """Return the computing time in seconds of the step that the rank begins now."""
+        """Return the seconds that the computation of step number ``step`` takes, which the rank begins now."""
         waited = self.waited()
         share = min((waited - self.before) / AFTER_WAIT_SECONDS, 1.0)
         self.before = waited
-        usual, after = self.compute(rank, step), self.compute.after_wait(rank, step)  # from one random number
+        usual, after = self.compute(rank, step), self.compute.after_wait(rank, step)  # same random number
         return usual * (after / usual) ** share
 
 
 def parse(text: str) -> tuple[str, list[float]]:
-    """Return the form and the numbers in ``text``, the value of ``--compute``. Raise ConfigError if ``text`` has none
-    of the forms `FORMS`."""
+    """Return the name of the form and the numbers in ``text``, the value of the option ``--compute``. Raises
+    ConfigError if ``text`` has none of the forms that `FORMS` lists."""
     form, _, rest = text.partition(":")
     counts = {"constant": 1, "lognormal": 2, "flops": 1, "measured": 0}
     try:
@@ -117,8 +118,8 @@ def parse(text: str) -> tuple[str, list[float]]:
 
 
 def check_end(config: Config, compute: ComputeTime):
-    """Raise ConfigError if the run ends after ``train.seconds`` and its steps take no time, because such a run would
-    never end."""
+    """Raise ConfigError for a run that would never end: it ends after ``train.seconds``, but a simulated step takes 0
+    seconds."""
     if config.train.seconds is not None and not compute.median:
         raise ConfigError(
             f"--compute {compute}: a step takes no time, so a run of train.seconds = {config.train.seconds:g} would "
@@ -127,8 +128,9 @@ def check_end(config: Config, compute: ComputeTime):
 
 
 def check_free_running(config: Config, compute: ComputeTime, latency: float):
-    """Raise ConfigError if a step of an asynchronous algorithm takes no time. In such a run, simulated time would stand
-    still. The message that ends the run would never arrive, and ranks would take steps for ever."""
+    """Raise ConfigError if steps of an asynchronous algorithm take 0 seconds of simulated time. With steps of 0
+    seconds, simulated time would never advance. The message that ends the run would never arrive, and ranks would take
+    steps for ever."""
     if latency + compute.median == latency:
         raise ConfigError(
             f"--compute {compute}: a step takes no time, so {config.algorithm.name} would never end: no rank waits, "
@@ -139,9 +141,9 @@ def check_free_running(config: Config, compute: ComputeTime, latency: float):
 def flops(model: torch.nn.Module, sample: torch.Tensor, batch_size: int) -> int:
     """Return the number of floating-point operations of a forward and a backward pass of ``model``.
 
-    The batch has ``batch_size`` inputs of the shape and dtype of ``sample``. The operations are counted on a copy of
-    the model full of zeros. If the model is larger than `COUNTED_BYTES`, the operations are counted without being
-    executed.
+    The counted passes have a batch of ``batch_size`` inputs with the shape and dtype of ``sample``. The operations are
+    counted on a copy of the model whose parameters are all zero. If the model is larger than `COUNTED_BYTES`, torch
+    counts the operations without executing them.
     """
     is_small = sum(parameter.nbytes for parameter in model.parameters()) <= COUNTED_BYTES
     device = "cpu" if is_small else "meta"
@@ -154,18 +156,18 @@ def flops(model: torch.nn.Module, sample: torch.Tensor, batch_size: int) -> int:
 
 
 COUNTED_BYTES = 4 * 1024 * 1024
-"""Size in bytes of the largest model whose operations are executed in order to be counted.
+"""Size in bytes of the largest model whose operations are counted by executing them.
 
-For a larger model, torch counts operations without executing them, and loads its compiler first. Loading torch's
-compiler takes 1.7 s and 75 MB of memory.
+For a larger model, torch counts operations without executing them, for which torch must load its compiler. Loading
+torch's compiler takes 1.7 s and 75 MB of memory.
 """
 UNTIMED_STEPS = 3
 """Number of steps at the beginning of a measurement that are not timed, because first steps allocate memory."""
 
 
 def measure(step: Callable[[], None], steps: int = 30) -> tuple[float, float]:
-    """Return the median of the real seconds of ``step()``, and the standard deviation (sigma) of the logarithm of these
-    seconds. ``step()`` computes a gradient and an update.
+    """Measure ``steps`` calls of ``step()``. Return the median of the calls' real seconds, and the standard deviation
+    (sigma) of the logarithm of the seconds. ``step()`` computes a gradient and updates the model.
     """
     ((median, sigma),) = medians_and_sigmas(np.array([seconds_of_steps(step, steps)]))
     return median, sigma
@@ -176,10 +178,11 @@ def seconds_of_steps(
 ) -> list[float]:
     """Return the real seconds of each of ``steps`` calls of ``step()``.
 
-    share: fraction of a core to which this process is limited; None means a whole core. Linux enforces such limits over
-    periods of some milliseconds. By the clock, a short step under a limit therefore takes either its time at full
-    speed, or several times as long. If ``share`` is given, the processor time of each step, divided by ``share``, is
-    therefore returned. wait: function that is called before each step. The time of ``wait()`` does not count.
+    share: fraction of a core to which this process is limited; None means a whole core. Linux enforces a limit of
+    processor time by a quota per period of some milliseconds. By the clock, a short step under a limit therefore takes
+    either its time at full speed, or several times as long. If ``share`` is given, the function therefore returns the
+    processor time of each step, divided by ``share``. wait: function that is called before each step. The time of
+    ``wait()`` is not part of the result.
     """
     clock = perf_counter if share is None else process_time
     seconds = []
@@ -193,17 +196,18 @@ def seconds_of_steps(
 
 
 def medians_and_sigmas(seconds: np.ndarray) -> list[tuple[float, float]]:
-    """Return, for each rank, the median of the seconds of the rank's steps, and the standard deviation (sigma) of their
-    logarithm.
+    """Return two numbers for each rank: the median of the seconds of its steps, and the standard deviation (sigma) of
+    the logarithm of these seconds.
 
-    seconds: float64 of shape [ranks, steps], the times of steps that ranks take at about the same time. A slowdown of
-    all ranks at once does not count for sigma, because in a simulation each rank draws its own times. If a slowdown of
-    all ranks counted, simulated ranks would wait too long for the slowest rank.
+    seconds: float64 of shape [ranks, steps]. Column number i has the seconds of steps that the ranks computed at about
+    the same time. A slowdown that affects all ranks at once does not increase sigma, because a simulation draws the
+    times of each rank independently. If slowdowns of all ranks increased sigma, simulated ranks would wait for the
+    slowest rank for too long.
     """
     ranks, medians = len(seconds), np.median(seconds, axis=1)
     logs = np.log(seconds / medians[:, None])
     if ranks > 1:
         logs = (logs - logs.mean(axis=0)) * np.sqrt(ranks / (ranks - 1))  # corrects sigma for the subtracted mean
     low, high = np.percentile(logs, [25, 75], axis=1)
-    sigmas = (high - low) / 1.349  # outliers do not change this estimate of sigma
+    sigmas = (high - low) / 1.349  # unlike a standard deviation, the quartiles are not changed by outliers
     return [(float(median), float(sigma)) for median, sigma in zip(medians, sigmas, strict=True)]

@@ -1,5 +1,5 @@
-"""Choice of the computing time of a simulated step. The computing time comes from the user, from the network file, or
-from a measurement."""
+"""Choice of the seconds that the computation of a simulated step takes. The seconds of a step are given by the user or
+by the network file, or are measured."""
 
 import numpy as np
 import torch
@@ -22,11 +22,12 @@ def choose_compute_time(
     dataset: Dataset,
     device: torch.device,
 ) -> ComputeTime:
-    """Return the computing time of a step that ``stated`` (a result of `compute.parse`) describes. If ``stated`` is
-    None, return the time in the network's file. If the network's file has no time, return the default.
+    """Return the `ComputeTime` of a simulated step that ``stated``, a result of `compute.parse`, describes. If
+    ``stated`` is None, return the `ComputeTime` that the network file gives. If the network file gives no `ComputeTime`
+    either, return `compute.DEFAULT`.
 
-    The form ``measured`` means the time in the network's file or, if the file has no time, a measurement on this
-    machine. ``blueprint`` is a model of the right shapes without content.
+    The form ``measured`` means the `ComputeTime` in the network file or, if the network file gives none, a measurement
+    on this machine. ``blueprint`` is a model whose parameters have shapes but no values.
     """
     form, numbers = stated or (None, [])
     if form in (None, "measured") and network.compute is not None:

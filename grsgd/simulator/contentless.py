@@ -1,4 +1,4 @@
-"""Models that have sizes but no content, for simulations that compute times and no gradients."""
+"""Models whose parameters have sizes but no values, for simulations that compute only times."""
 
 import torch
 
@@ -12,9 +12,10 @@ def sizes(model: torch.nn.Module) -> tuple[list[int], int]:
 
 
 def without_content(parameters: list[int], statistics: int) -> torch.nn.Module:
-    """Return a model without content, on torch's device ``meta``, with one buffer of ``statistics`` elements.
+    """Return a model whose parameters have no values (torch's device ``meta``). The model has one buffer of
+    ``statistics`` elements.
 
-    ``parameters`` has the number of elements of each parameter of the model.
+    ``parameters`` is the list of the number of elements of each parameter.
     """
     flat = torch.nn.Module()
     flat.x = torch.nn.ParameterList([torch.empty(size, device="meta") for size in parameters])

@@ -1,4 +1,5 @@
-"""The driver that runs the schedules (generators) of one simulated rank in simulated time."""
+"""The driver of one simulated rank, which runs the rank's schedules (generators that yield the objects they wait for)
+in simulated time."""
 
 import math
 
@@ -14,14 +15,14 @@ from grsgd.simulator.waitable import Waitable
 
 
 class Deadlock(RuntimeError):
-    """Error for a simulated run in which every rank waits, and no message or timer is under way. The error's message
-    names the objects for which ranks wait.
+    """Error for a simulated run in which no rank can continue: every rank waits, and no message or timer is under way.
+    The error's message names the objects for which ranks wait.
     """
 
 
 class Activity(Waitable):
-    """A schedule that runs in simulated time. Other schedules can wait for the activity, which is complete when its own
-    schedule has ended."""
+    """A schedule (a generator that yields the objects it waits for) that a driver runs in simulated time. Other
+    schedules can wait for an activity, which is complete when its own schedule has ended."""
 
     __slots__ = ("driver", "schedule", "pending", "value", "blocked_at", "abandoned", "lost")
 
@@ -33,8 +34,8 @@ class Activity(Waitable):
         self.blocked_at: float | None = None
         self.abandoned = False
         self.lost: LostRank | None = None
-        """Error that ended this background schedule. A schedule that waits for the end of this background schedule gets
-        the error, too."""
+        """Error that ended the schedule of this activity, if the schedule ran in the background and a rank was lost. A
+        schedule that waits for the end of this activity gets the error, too."""
 
     def Test(self) -> bool:
         if self.lost is not None:
@@ -42,8 +43,8 @@ class Activity(Waitable):
         return self.complete
 
     def resume(self, error: BaseException | None = None):
-        """Run the schedule until it waits or ends. If ``error`` is given, raise ``error`` at the point where the
-        schedule waits."""
+        """Run the schedule until it waits or ends. If ``error`` is given, raise ``error`` in the schedule, at the
+        point where the schedule waits."""
         driver = self.driver
         driver.active = self
         if self.blocked_at is not None:
@@ -69,7 +70,7 @@ class Activity(Waitable):
                         self.pending.pop()
                 pending = next(self.schedule) if error is None else self.schedule.throw(error)
                 error = None
-                if type(pending) is Message:  # most schedules wait for a message
+                if type(pending) is Message:  # most waits of schedules are waits for a message
                     self.pending = [pending]
                 else:
                     self.pending = [driver.begin(pollable) for pollable in as_list(pending)]
@@ -99,7 +100,7 @@ class Activity(Waitable):
 
 
 class Timer(Waitable):
-    """A delay or a computation that ends at a known time."""
+    """A delay, or the end of a computation, at a fixed simulated time."""
 
     __slots__ = ("what",)
 
@@ -112,7 +113,7 @@ class Timer(Waitable):
 
 
 class SimulatedDriver:
-    """The `grsgd.comm.driver.Driver` of one rank, whose schedules run in simulated time.
+    """A `grsgd.comm.driver.Driver` that runs the schedules of one rank in simulated time.
 
     Parameters
     ----------
@@ -128,44 +129,48 @@ class SimulatedDriver:
     progress_mode = "virtual"
     calls_stages = True
     timeout = math.inf
-    """Timeout of a wait in seconds. The timeout is infinite, because a wait that cannot end raises `Deadlock`."""
+    """Seconds after which a wait would raise a timeout error. The timeout is infinite, because a simulated wait that
+    cannot end raises `Deadlock`."""
 
     def __init__(self, env, rank: int = 0, compute_seconds=lambda rank, step: 0.0, timing_only: bool = False):
         self.env, self.rank = env, rank
         self.compute_seconds, self.timing_only = compute_seconds, timing_only
         self.processor: Processor | None = None
-        """Simulated processor that computations and messages of this rank share; None if messages take no processor
-        time."""
+        """Simulated processor, whose time this rank's computations and messages share; None if messages take no
+        processor time."""
         self.work_seconds = 0.0
-        """Seconds that the algorithm's own code takes in addition to each computation."""
+        """Simulated seconds of the algorithm's own code, which the driver adds to each computation's seconds."""
         self.wait_seconds = 0.0
         self.watch = None
-        """Function that the driver calls when a message arrives for which no receive is posted. If the function raises
-        an error, the driver raises this error at the point where the trainer waits."""
+        """Function that the driver calls when a message arrives for which no receive is posted; None calls no function.
+        If `watch` raises an error, the driver raises this error in the trainer's schedule, at the point where this
+        schedule waits."""
         self.unexpected_message = False
-        """Whether a message without a posted receive has arrived while the trainer computed."""
+        """Whether a message without a posted receive has arrived since the last call of `watch`."""
         self.foreground: Activity | None = None
         self.active: Activity | None = None
-        """Activity that runs now; if none runs, the activity that ran last."""
+        """Activity that runs at present. If no activity runs, the activity that ran last."""
         self.polled: list[Activity] = []
-        """Activities that wait for a flag of this rank. The driver tests the flags after each event of this rank."""
+        """Activities that wait for a flag of this rank, and not for a message. After each event of this rank, the
+        driver tests whether activities in `polled` can continue."""
         self.random_state: torch.Tensor | None = None
-        """State of torch's random generator on this rank. Each simulated rank has its own random stream, as a real
-        process would have."""
+        """State of torch's random generator on this rank; None if the rank draws no random numbers. Each simulated rank
+        has its own stream of random numbers, as a real process would have."""
         self._computed = 0
         self._ready: list[Activity] = []
         self._background: list[Activity] = []
         self._beside: list[Activity] = []
         self.abandoned: list = []
-        """Receives of abandoned schedules. This list is always empty, because a simulation writes nothing into the
-        arrays of abandoned schedules."""
+        """Receives of abandoned schedules. The list `abandoned` is always empty, because a simulation writes nothing
+        into the arrays of abandoned schedules."""
         self._running = False
         self.is_dead = self.polls_messages = False
         """``is_dead``: whether the rank's process has died. ``polls_messages``: whether an arriving message, too, lets
         the driver test the flags for which activities wait."""
 
     def kill(self):
-        """Let the process of this rank die. None of the rank's schedules continues afterwards."""
+        """Let the process of this rank die, as planned in the configuration. After its process's death, no schedule of
+        the rank continues."""
         self.is_dead = True
         self._background += self._beside
         self.abandon()
@@ -183,15 +188,15 @@ class SimulatedDriver:
         return self.env.now
 
     def waited(self) -> float:
-        """Return the seconds for which this rank's main program has waited for other ranks in its present wait; 0 if
-        the main program does not wait now."""
+        """Return the seconds for which the main program of this rank has been waiting for other ranks; 0 if it does not
+        wait at present."""
         activity = self.foreground
         if activity is None or activity.blocked_at is None or type(activity.pending[-1]) is Timer:
             return 0.0
         return self.env.now - activity.blocked_at
 
     def is_alone_in_foreground(self) -> bool:
-        """Return whether this rank's main program runs now and all background schedules of this rank have ended."""
+        """Return True if this rank's main program is running and no schedule of this rank runs in the background."""
         return self.active is self.foreground and all(activity.complete for activity in self._background)
 
     def poll(self):
@@ -203,34 +208,35 @@ class SimulatedDriver:
         return self._begin(activity)
 
     def start_beside(self, schedule: Schedule) -> Activity:
-        """Run ``schedule`` in the background in such a way that `abandon` does not end the schedule, as if the rank had
-        a second driver."""
+        """Run ``schedule`` in the background. A call of `abandon` does not end this schedule, as if the rank had a
+        second driver for it."""
         self._beside.append(Activity(self, schedule))
         return self._begin(self._beside[-1])
 
     def _begin(self, activity: Activity) -> Activity:
         if self._running:
-            activity.resume()  # resume() posts the schedule's first messages at once
+            activity.resume()  # the schedule posts its first messages at once
         else:
             self.notify(activity)
         return activity
 
     def abandon(self):
-        """Stop driving all schedules that were started so far, except the foreground schedule."""
+        """Stop running all background schedules that `start` has begun so far."""
         for activity in self._background:
             activity.abandoned = True
         self.polled = [activity for activity in self.polled if not activity.abandoned]
         self._background.clear()
 
     def start_foreground(self, schedule: Schedule) -> Activity:
-        """Run the schedule of this rank's main program. The driver counts the waiting time of this schedule."""
+        """Begin to run ``schedule`` as this rank's main program. The driver adds up the seconds for which the main
+        program waits."""
         self.foreground = Activity(self, schedule)
         self.notify(self.foreground)
         return self.foreground
 
     def begin(self, pollable):
-        """Return ``pollable``, an object that a schedule has yielded to wait for it. If ``pollable`` is a delay or a
-        computation, start a timer and return the timer."""
+        """Return ``pollable``, the object that a schedule has yielded in order to wait for it. If ``pollable`` is a
+        delay or a computation, start a timer, and return the timer in its place."""
         if type(pollable) is Message:  # most schedules wait for a message
             return pollable
         if isinstance(pollable, Delay):
@@ -246,8 +252,8 @@ class SimulatedDriver:
         return pollable
 
     def _compute(self, timer: Timer, seconds: float, done: float, stages: list):
-        """Let the rest of a computation's time pass: ``seconds`` times the fraction of the computation after ``done``.
-        Call each stage's function when the stage's fraction of the computation is over."""
+        """Let simulated time pass until the computation ends: ``seconds`` times the fraction of the computation after
+        ``done``. When a stage's fraction of the computation has passed, call the stage's function."""
         if not stages:
             self._pass(seconds * (1 - done), lambda: timer.finish(self))
             return
@@ -269,11 +275,11 @@ class SimulatedDriver:
         self.processor.compute(seconds, polls, call)
 
     def notify(self, waiter: Activity | None, error: BaseException | None = None):
-        """Resume ``waiter``, whose wait is over. Resume all activities, too, that wait for a flag of this rank that is
-        now true.
+        """Resume the schedule of ``waiter``, whose wait is over. Resume, too, each activity of this rank that waits for
+        a flag which has become true.
 
-        One activity runs at a time, until its schedule waits again. Therefore no other activity changes data between
-        two yields of a schedule.
+        Only one activity of a rank runs at a time, until its schedule waits again. No other activity can therefore
+        change data between two yields of a schedule.
         """
         if self.is_dead:
             return
@@ -297,8 +303,8 @@ class SimulatedDriver:
         self._running = False
 
     def on_unexpected_message(self):
-        """Handle the arrival of a message for which no receive is posted. The message possibly says that the run is
-        over."""
+        """Handle the arrival of a message for which this rank has posted no receive. A message without a posted receive
+        may be the signal to end the run, for which `watch` looks."""
         activity = self.foreground
         if self.polls_messages:
             self.notify(None)
@@ -311,11 +317,11 @@ class SimulatedDriver:
             self.notify(activity, error)
 
     def stop_error(self, activity: Activity) -> Exception | None:
-        """Return the error that `watch` raises if a message without a posted receive has arrived for the trainer.
-        Return None if no such message arrived, or `watch` raises no error.
+        """Return the error that `watch` raises, if a message without a posted receive has arrived.
+        Return None if all arrived messages had posted receives, or if `watch` raises no error.
 
-        ``activity`` is a schedule that waits or is about to wait. Only the activity of the trainer gets the error, and
-        only while this activity waits for other ranks.
+        ``activity`` is an activity whose schedule waits, or is about to wait. Only the main program gets the error of
+        `watch`, and only while it waits for other ranks and not for a timer.
         """
         if self.unexpected_message and activity is self.foreground and type(activity.pending[-1]) is not Timer:
             self.unexpected_message = False
@@ -327,7 +333,7 @@ class SimulatedDriver:
         return None
 
     def _forget(self, activity: Activity):
-        """Let ``activity`` no longer wait for the object (pollable) that its schedule has yielded last."""
+        """Remove ``activity`` from the waiters of the object (pollable) that its schedule has yielded last."""
         pollable = activity.pending[-1]
         waitable = pollable.request if type(pollable) is Message else pollable
         if isinstance(waitable, Waitable) and waitable.waiter is activity:
@@ -350,7 +356,7 @@ class SimulatedDriver:
 
 
 def is_over(pollable) -> bool:
-    """Return whether a wait for ``pollable`` is over, because ``pollable`` is complete or raises an error."""
+    """Return True if a wait for ``pollable`` is over, because ``pollable`` is complete or raises an error."""
     try:
         return pollable.Test()
     except Exception:  # noqa: BLE001  the waiting schedule gets the error when it tests the pollable
@@ -358,8 +364,8 @@ def is_over(pollable) -> bool:
 
 
 def run_all(env: simpy.Environment, drivers: list[SimulatedDriver], schedules) -> list:
-    """Run one schedule per rank to its end, as the rank's main program. Return the values that the schedules return.
-    Raises Deadlock."""
+    """Run one schedule per rank to its end. Schedule number i is the main program of rank i. Return the values that the
+    schedules return. Raises Deadlock."""
     activities = [driver.start_foreground(schedule) for driver, schedule in zip(drivers, schedules, strict=True)]
     run_until_done(env, activities)
     for driver in drivers:

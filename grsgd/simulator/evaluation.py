@@ -1,5 +1,6 @@
-"""Evaluation of snapshots of simulated ranks. The evaluation has its own simulated clock. While a snapshot is
-evaluated, the simulated clock of the training stands still."""
+"""Evaluation of the models that simulated ranks have stored as snapshots during training. The messages of the
+evaluation have a simulated clock of their own. While a snapshot is evaluated, the simulated clock of the training does
+not advance."""
 
 from collections.abc import Callable
 from functools import cached_property
@@ -18,29 +19,28 @@ from grsgd.training.trainer import Trainer, ignore
 
 
 class SnapshotEvaluation:
-    """Evaluation of the snapshots of ``trainers``, one trainer per rank. ``models`` keeps the best model, and writes
-    the best model to a file later."""
+    """Evaluation of the snapshots (models stored during training) of ``trainers``, one trainer per rank. ``models``
+    stores the best of the evaluated models, and later writes this model to a file."""
 
     def __init__(self, trainers: list[Trainer], models: ModelFiles):
         self.trainers, self.models = trainers, models
         self.env = simpy.Environment()
         self.qualities: list[Quality] = []
-        """Qualities of the snapshots that `of_new_snapshots` has evaluated so far."""
+        """Test results (losses and accuracies) of the snapshots that `of_new_snapshots` has evaluated so far."""
         self.marks_seen = 0
         """Number of marks (points of the run at which snapshots are due) that all ranks had passed at the last call of
         `of_new_snapshots`."""
 
     @cached_property
     def fabric(self) -> MessageFabric:
-        """Simulated network that carries the messages of evaluations. The network for evaluations is created before the
-        first evaluation."""
+        """`MessageFabric` that carries the messages of evaluations between the ranks. The `MessageFabric` for
+        evaluations is created when an evaluation first needs it."""
         ranks = range(len(self.trainers))
         network = Network(self.env, NetworkSpec(bandwidth="inf bit", latency="0 s"), len(ranks))
         return MessageFabric(network, [SimulatedDriver(self.env, rank) for rank in ranks])
 
     def of_new_snapshots(self) -> list[Quality]:
-        """Return the qualities of new snapshots, at the marks (points of the run) that all ranks have passed since the
-        previous call.
+        """Return the test results of the snapshots that all ranks have taken since the previous call of this method.
 
         This method can be called during training, because it restores the ranks' models after the evaluation.
         """
@@ -58,19 +58,20 @@ class SnapshotEvaluation:
         return new
 
     def marks(self, ranks: list[int]) -> list[int]:
-        """Return the marks (points of the run) at which every rank of ``ranks`` has a snapshot."""
+        """Return the marks (points of the run at which snapshots are due) at which every rank of ``ranks`` has a
+        snapshot."""
         return common_marks([self.trainers[rank].snapshots.numbers for rank in ranks])
 
     def of_snapshots(self, marks: list[int], ranks: list[int]) -> list[Quality]:
-        """Return the qualities of the snapshots that ``ranks`` took at ``marks``. Afterwards each rank's replica of the
-        model holds the last averaged model."""
+        """Return the test results of the snapshots that ``ranks`` took at the points ``marks`` of the run. After the
+        evaluation, each rank's replica of the model holds the last snapshot, averaged over the ranks."""
         return self._run(evaluate_snapshots, marks, ranks, ignore)
 
     def to_the_end(
         self, marks: list[int], ranks: list[int], on_each: Callable[[int], None]
     ) -> tuple[list[Quality], Quality]:
-        """Return the qualities of the snapshots at ``marks``, and the quality of the final model. Afterwards each
-        rank's replica of the model holds the final model."""
+        """Return the test results of the snapshots taken at the points ``marks`` of the run, and the test result of the
+        final model. After the evaluation, each rank's replica of the model holds the final model."""
         return self._run(evaluate, marks, ranks, on_each)
 
     def _run(self, schedule, marks: list[int], ranks: list[int], on_each):

@@ -1,5 +1,5 @@
-"""The `MessageFabric`, which sends and receives messages between simulated ranks, and loses messages when a process
-dies."""
+"""The `MessageFabric`, which sends and receives the messages of simulated ranks. If a simulated process dies, its
+unfinished messages are lost."""
 
 import itertools
 from collections import defaultdict
@@ -16,39 +16,42 @@ from grsgd.simulator.waitable import Waitable
 
 
 class MessageFabric:
-    """All messages between simulated ranks. ``drivers`` is the list of the ranks' drivers, in the order of the ranks.
+    """Delivery of all messages between the simulated ranks of a run. ``drivers`` is the list of the ranks' drivers; the
+    index is the rank.
 
-    ``processors`` is the list of the ranks' processors, on which messages take time. ``processors`` is None if messages
-    take no processor time.
+    ``processors`` is the list of the ranks' simulated processors, which spend time on messages. If messages take no
+    processor time, ``processors`` is None.
     """
 
     def __init__(self, network: Network, drivers: list, processors: list[Processor] | None = None):
         self.network, self.drivers, self.processors = network, drivers, processors
         self.size = len(drivers)
         self.sending_type, self.receiving_type, self.multicast_type = Sending, Receiving, SimulatedMulticast
-        """Classes of messages, receives and broadcasts. In runs that are recorded, `tracing.fabric_events` replaces
-        these classes."""
+        """Classes from which the fabric makes messages, receives and broadcasts. If the run records a timeline or a
+        trace, `tracing.fabric_events` sets other classes."""
         self.under_way: dict[Sending, None] = {}
-        """Messages that were sent and not yet completely received, in the order of sending."""
+        """Messages that were sent and are not completely received, in the order in which they were sent."""
         self._inboxes: dict[tuple, Inbox] = defaultdict(Inbox)
         self._multicasts: dict[tuple, SimulatedMulticast] = {}
         self.counter = itertools.count()
         self.allreduces = None
-        """Object that calculates the ends of all-reduces, an `AllreduceTimes` of
-        `grsgd.simulator.fast_ring.allreduces`; None if all-reduces are simulated message by message."""
+        """`AllreduceTimes` of `grsgd.simulator.fast_ring.allreduces`, which calculates the ends of all-reduces; None if
+        all-reduces are simulated message by message."""
         self.dead: set[int] = set()
         self.known_dead: list[set[int]] = [set() for _ in drivers]
-        """Set, for each process, of the processes that this process knows to be dead."""
+        """Sets of processes whose deaths a process has noticed; the index is the process that has noticed the
+        deaths."""
 
     def kill(self, process: int, seconds: float = 0.0):
-        """Let process number ``process`` die. The other processes notice this death ``seconds`` later."""
+        """Let process number ``process`` die, and stop its driver. The other processes notice the death of ``process``
+        after ``seconds`` of simulated time."""
         self.dead.add(process)
         self.drivers[process].kill()
         self.network.after(seconds, lambda _: self._notice(process))
 
     def _notice(self, process: int):
-        """Tell all living processes that ``process`` has died. Let the unfinished messages between the living processes
-        and the dead process fail."""
+        """Tell all living processes that ``process`` has died. Let the living processes' unfinished sends
+        to ``process``, and their receives from ``process``, fail."""
         living = [other for other in range(self.size) if other not in self.dead]
         failing: dict[int, list[Waitable]] = {other: [] for other in living}
         for other in living:
@@ -73,19 +76,20 @@ class MessageFabric:
         return self.processors[rank] if self.processors is not None else None
 
     def communicators(self) -> list[Communicator]:
-        """Return one communicator per rank; the communicators form a new group of all ranks."""
+        """Return a list of one communicator per rank. The communicators form a new group, whose messages match no
+        messages of other groups."""
         group = (next(self.counter),)
         ranks = range(self.size)
         return [Communicator(SimulatedBackend(self, group, ranks, rank)) for rank in ranks]
 
     def is_idle(self) -> bool:
-        """Return whether no message is under way and no posted receive waits for a message."""
+        """Return True if no message is under way and no posted receive waits for a message."""
         posted = (queue for inbox in self._inboxes.values() for queue in (*inbox.posted.values(), inbox.posted_any))
         return not self.under_way and not any(posted)
 
     def send(self, group, array, source: int, dest: int, tag: int, synchronous: bool) -> Sending:
-        """Send ``array`` from rank ``source`` to rank ``dest``, both numbered as in the fabric. A ``synchronous`` send
-        is complete when the receiver has received the message."""
+        """Send ``array`` from ``source`` to ``dest``, the numbers of two ranks in the fabric (not in the group). If
+        ``synchronous``, the send is complete only when the receiver has received the message."""
         inbox = self._inboxes[group, dest, tag]
         sending = self.sending_type(self, array, source, dest, tag, synchronous, inbox)
         if dest in self.known_dead[source]:
@@ -100,7 +104,8 @@ class MessageFabric:
         return sending
 
     def receive(self, group, array, dest: int, source: int, tag: int) -> Receiving:
-        """Post a receive on rank ``dest`` of the fabric for a message from ``source`` or `ANY_RANK`."""
+        """Post a receive on rank ``dest`` for a message from rank ``source``, or from any rank if ``source`` is
+        `ANY_RANK`."""
         receiving = self.receiving_type(array, next(self.counter))
         if source in self.known_dead[dest]:
             receiving.failed = True
@@ -115,8 +120,8 @@ class MessageFabric:
         return receiving
 
     def probe(self, group, dest: int, source: int, tag: int) -> bool:
-        """Return whether a message from ``source`` (or `ANY_RANK`) has arrived at rank ``dest`` and waits for a
-        receive."""
+        """Return True if a message from ``source`` (any rank, if ``source`` is `ANY_RANK`) has arrived at rank ``dest``
+        and waits for a receive."""
         inbox = self._inboxes.get((group, dest, tag))
         if inbox is None:
             return False
@@ -128,8 +133,8 @@ class MessageFabric:
         return True
 
     def broadcast(self, group, members, array, rank: int, root: int, number: int) -> Waitable:
-        """Send or receive, on ``rank``, the group's broadcast number ``number`` from ``root``. Both ranks are numbered
-        as in the fabric."""
+        """Take part on ``rank`` in broadcast number ``number`` of the group: ``root`` sends ``array``, and all other
+        ranks receive into ``array``. ``rank`` and ``root`` are numbers of ranks in the fabric, not in the group."""
         key = group, number
         if key not in self._multicasts:
             done = partial(self._multicasts.pop, key, None)
@@ -138,8 +143,8 @@ class MessageFabric:
         return multicast.send(array) if rank == root else multicast.receive(rank, array)
 
     def match(self, inbox: Inbox, source: int):
-        """Pair messages from rank ``source`` in ``inbox`` with posted receives. Raises Truncated if a message is longer
-        than its receive's buffer."""
+        """Pair each message from rank ``source`` in ``inbox`` with the posted receive that gets the message. Raises
+        Truncated if a message is longer than its receive's buffer."""
         while (pair := inbox.next_pair(source)) is not None:
             sending, receiving = pair
             if sending.nbytes > receiving.array.nbytes:
@@ -155,4 +160,4 @@ class MessageFabric:
 
 
 class Truncated(RuntimeError):
-    """An error: a message is longer than its receive buffer."""
+    """Error for a message that is longer than the buffer of its receive."""

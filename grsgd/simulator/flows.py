@@ -1,12 +1,13 @@
-"""Messages as flows of bytes through a simulated network. Concurrent flows share the bandwidth of each common port
-max-min fairly.
+"""Messages as flows of bytes through a simulated network with limited bandwidth. Flows that use the same port at the
+same time share its bandwidth max-min fairly.
 
-In a network of cables each direction of a cable is a port. A message occupies all ports of its route at once.
+In a network of cables, each direction of a cable is a port with a bandwidth. A flow uses all ports of its route at the
+same time.
 
-A connection (one source, one destination) carries its messages in order, one at a time, as TCP does. Different
-connections send at the same time. A flow's rate changes only when another flow begins or ends. Simulated time therefore
-jumps from one beginning or end of a flow to the next. Flow-level simulators such as SimGrid model networks in the same
-way (Casanova et al. 2014).
+A connection has one sender and one receiver. A connection sends its messages one after the other, in the order in which
+they were posted, as TCP does. Different connections send their messages at the same time. A flow's rate changes only
+when another flow begins or ends. Simulated time therefore jumps from one beginning or end of a flow to the next.
+Flow-level simulators of networks, such as SimGrid, use the same model (Casanova et al. 2014).
 """
 
 import heapq
@@ -24,34 +25,34 @@ from grsgd.simulator.calls import Call, call_after, call_at
 from grsgd.simulator.network import NetworkSpec
 
 MIN_WEIGHT = 0.1
-"""Smallest weight of a flow in the sharing of a port's bandwidth, however many earlier flows share the port."""
+"""Smallest weight of a flow when flows share the bandwidth of a port, even if many flows have begun earlier."""
 QUEUED_WEIGHT = 0.01
-"""Factor of the weight, in the sharing of bandwidth, of a flow whose first bytes still wait in the sender's queue."""
+"""Factor by which the weight of a flow is multiplied while its first bytes wait in the sender's queue."""
 SHARING_PRIORITY = 2
-"""SimPy priority of the event that recomputes the flows' shares of bandwidth. With this priority, the event follows all
-beginnings and ends of flows at the same moment."""
+"""Priority, for SimPy, of the event that divides the bandwidth of ports among flows. `SHARING_PRIORITY` puts the event
+after all beginnings and ends of flows at the same simulated moment."""
 
 
 class Port:
-    """A resource of ``bandwidth`` bytes/s that flows share.
+    """A part of the network with a bandwidth of ``bandwidth`` bytes/s, which flows share.
 
-    A port is one direction of a rank's link to the switch, one direction of a cable, or a shared medium.
+    A port is one direction of a rank's link to the switch, one direction of a cable, or a medium that all ranks share.
     """
 
     __slots__ = ("bandwidth", "flows")
 
     def __init__(self, bandwidth: float):
         self.bandwidth = bandwidth
-        self.flows: dict[Flow, None] = {}  # a dict keeps the order of flows, so that runs are repeatable
+        self.flows: dict[Flow, None] = {}  # a dict keeps the flows' order, so that runs are repeatable
 
 
 class Connection:
-    """The connection from one rank to one or several ranks. The messages of a connection leave in the order in which
-    they were sent.
+    """The connection from one sending rank to one or, with multicast, several receiving ranks. The messages of a
+    connection leave the sender in the order in which they were sent.
 
-    ``limit``: bandwidth of the link itself in bytes/s. ``rate``: rate in bytes/s of a flow that shares its ports with
-    no other flow. ``ranks``: the sending rank and the receiving ranks. ``nbytes``: total bytes of the connection's
-    messages so far.
+    ``limit``: largest bandwidth in bytes/s that the link between the ranks allows. ``rate``: rate in bytes/s of a
+    message while no other message uses the ports of the connection. ``ranks``: the sending rank and the receiving
+    ranks. ``nbytes``: total number of bytes of the messages that the connection has sent so far.
     """
 
     __slots__ = ("ports", "limit", "rate", "latencies", "queue", "ranks", "nbytes", "free_at")
@@ -64,16 +65,16 @@ class Connection:
         self.queue: list[Flow] = []
         self.nbytes = 0
         self.free_at = 0.0
-        """Moment at which the connection's last message has left whose times `grsgd.simulator.fast_ring` has
-        calculated; 0 without such a message."""
+        """Moment at which the last message that `grsgd.simulator.fast_ring` has calculated has left; 0 if it has
+        none."""
 
 
 class Flow:
-    """A message on its way through a connection. At the simulated time ``since``, ``left`` bytes of the message were
-    still to be sent.
+    """A message that a connection is sending, or that waits in the connection's queue. At the simulated time ``since``,
+    ``left`` bytes of the message were still to be sent.
 
-    ``weight``: weight of the flow in the sharing of a port's bandwidth. ``is_queued``: whether the flow's first bytes
-    wait in the sender's queue behind bytes of other flows.
+    ``weight``: weight of the flow when flows share the bandwidth of a port. ``is_queued``: whether the flow's first
+    bytes wait in the sender's queue behind bytes of other flows.
     """
 
     __slots__ = ("network", "connection", "message", "nbytes", "left", "weight", "rate", "since", "end", "is_queued")
@@ -104,7 +105,7 @@ class Flow:
 
 
 class Network:
-    """The flows of ``ranks`` ranks over the network that ``spec`` describes, in the simulated time of ``env``."""
+    """All connections between ``ranks`` ranks over the network ``spec``, in the simulated time of SimPy's ``env``."""
 
     def __init__(self, env: simpy.Environment, spec: NetworkSpec, ranks: int):
         self.env, self.spec = env, spec
@@ -112,38 +113,38 @@ class Network:
         self._out = [Port(spec.port_bandwidth(rank)) for rank in range(ranks)]
         self._in = [Port(spec.port_bandwidth(rank)) for rank in range(ranks)]
         self.cuts: dict[int, tuple[float, float]] = {}
-        """Moments at which the links of a rank are cut, and work again: two numbers for each rank with a cut."""
+        """Two moments for each rank whose links are cut: the beginning and the end of the cut, in simulated seconds."""
         self._cables: dict[tuple[Place, Place], tuple[Cable, Port]] = {}
-        """Cables that messages have used so far, each with its `Port`. The key is the pair of ranks, hosts or switches
-        that the cable joins, in the direction of the cable."""
+        """Cables that messages have used so far, each with the `Port` of its direction. The key is the pair of places
+        (ranks, hosts or switches) from which and to which a cable leads."""
         self._connections: dict[tuple, Connection] = {}
         self._dirty: dict[Port, None] = {}
 
     @property
     def has_multicast(self) -> bool:
-        """Return whether one outgoing copy of a message reaches several receivers."""
+        """Return True if one outgoing copy of a message can reach several receivers."""
         return self.spec.multicast or self.spec.medium == "shared"
 
     def latency(self, source: int, dest: int) -> float:
-        """Return the seconds from the departure of a message's last byte at ``source`` to its arrival at ``dest``.
-        Raises MissingLink."""
+        """Return the seconds from the moment when a message's last byte leaves rank ``source`` to its arrival at rank
+        ``dest``. Raises MissingLink."""
         return self.connection(source, (dest,)).latencies[0][1] + self.cut_seconds((source, dest))
 
     def cut_seconds(self, ranks: Iterable[int]) -> float:
-        """Return the seconds until no link of ``ranks`` is cut any more; 0 if no link is cut now."""
+        """Return the seconds until no link of ``ranks`` is cut any more; 0 if their links work now."""
         if not self.cuts:
             return 0.0
         now, cuts = self.env.now, (self.cuts.get(rank, (math.inf, 0.0)) for rank in ranks)
         return max(end - now if begin <= now < end else 0.0 for begin, end in cuts)
 
     def transfer(self, source: int, dests: tuple[int, ...], nbytes: int, message):
-        """Carry a message of ``nbytes`` bytes from ``source`` to ``dests``. One copy leaves the source, and each
-        destination receives one copy.
+        """Send a message of ``nbytes`` bytes from rank ``source`` to the ranks ``dests``. The source sends one copy,
+        and each rank in ``dests`` receives one copy.
 
         The network calls ``message.on_left()`` when the last byte has left, and ``message.on_arrived(dest)`` when the
         last byte has arrived at ``dest``.
 
-        Raises MissingLink if the network does not connect the ranks.
+        Raises MissingLink if the network has no link between the ranks.
         """
         connection = self.connection(source, dests)
         connection.nbytes += nbytes
@@ -168,8 +169,8 @@ class Network:
         return connection
 
     def _over_cables(self, source: int, dests: tuple[int, ...]) -> Connection:
-        """Return a connection over the routes from ``source`` to all ``dests``. A cable on several of these routes
-        carries a message once."""
+        """Return a connection over cables from rank ``source`` to all ranks ``dests``. A cable on the routes to several
+        destinations carries a message once."""
         cabling, known = self.spec.cabling, self._cables
         ports: dict[Port, None] = {}
         latencies = []
@@ -186,12 +187,12 @@ class Network:
         return Connection(tuple(ports), math.inf, latencies, (source, *dests))
 
     def forget_bytes(self):
-        """Set the counts of bytes of all connections, and with them of all cables, to zero."""
+        """Set the numbers of sent bytes of all connections, and therefore of all cables, to 0."""
         for connection in self._connections.values():
             connection.nbytes = 0
 
     def bytes_of_cables(self) -> dict[Cable, int]:
-        """Return the number of bytes that were sent over each cable. Cables without traffic are left out."""
+        """Return the number of bytes that each cable has carried. Cables that have carried no bytes are left out."""
         sent: Counter[Port] = Counter()
         for connection in self._connections.values():
             if connection.nbytes:
@@ -207,11 +208,11 @@ class Network:
         call_at(self.env, moment, call)
 
     def end(self, flow: Flow):
-        """Remove ``flow`` from its ports, because its last byte has left. Begin the next message of the flow's
-        connection.
+        """Remove ``flow`` from its ports, because its last byte has left. Begin to send the next message in the queue
+        of the flow's connection.
 
-        If a link of the connection's ranks is cut now, the next message begins when no link of these ranks is cut any
-        more.
+        If a link of the connection's sender or receivers is cut at present, the connection's next message begins when
+        its links work again.
         """
         for port in flow.connection.ports:
             del port.flows[flow]
@@ -271,10 +272,10 @@ class Network:
         self._dirty[port] = None
 
     def _share(self, _):
-        """Give fair rates to all flows that share a port with a flow that began or ended.
+        """Compute fair rates for all flows that share a port with a flow that has begun or ended.
 
-        A changed rate can make the rates of further flows unfair. Further flows with unfair rates get new rates, too.
-        Most changes of rates do not spread to many flows.
+        When the rate of a flow changes, the rates of other flows on its ports may no longer be fair. Flows with unfair
+        rates get new rates, too. Most changes of rates affect only a few flows.
         """
         dirty, self._dirty = self._dirty, {}
         flows = {flow: None for port in dirty for flow in port.flows}
@@ -296,9 +297,9 @@ class Network:
                 flow.set_rate(rate)
 
     def _set_weights(self, ports):
-        """Set the weights of flows that share a port. The flow that began first has the largest weight.
+        """Set the weights of the flows that share ports. The flow that began first has the largest weight.
 
-        The weight of a flow that waits in its sender's queue is multiplied by `QUEUED_WEIGHT`.
+        The weight of a flow whose first bytes wait in its sender's queue is multiplied by `QUEUED_WEIGHT`.
         """
         flows = {flow: None for port in ports for flow in port.flows}
         weights: dict[Flow, float] = dict.fromkeys(flows, 1.0)
@@ -316,12 +317,12 @@ def unfair_flows(rates: dict[Flow, float], ports) -> list[Flow]:
     """Return the flows through ``ports`` that have no bottleneck, so that their rates could be higher.
 
     A flow has a bottleneck if its rate is the limit of its connection. A flow has a bottleneck, too, at a full port
-    where no other flow has a higher rate per weight. ``rates``: new rates, for flows whose rate is about to change.
+    where no other flow has a higher rate per weight. ``rates``: new rates of the flows whose rates are about to change.
     """
     levels: dict[Port, float] = {}
 
     def level(port: Port) -> float:
-        """Return the highest rate per weight of the flows through ``port``. Return infinity if the port is not full."""
+        """Return the highest rate per weight of all flows through ``port``; infinity if bandwidth is free."""
         if port not in levels:
             there = {flow: rates.get(flow, flow.rate) for flow in port.flows}
             full = sum(there.values()) >= port.bandwidth * (1 - 1e-9)
@@ -339,9 +340,10 @@ def unfair_flows(rates: dict[Flow, float], ports) -> list[Flow]:
 def max_min_fair(flows, ports) -> dict[Flow, float]:
     """Return the max-min fair rates of ``flows``, by progressive filling (Bertsekas, Gallager 1992, section 6.5.2).
 
-    All rates grow in proportion to the flows' weights, until a port is full or a flow has reached its limit. At this
-    moment the rates of the flows through the full port, or the rate of the flow at its limit, are fixed. The rates of
-    the other flows in ``flows`` grow on. Flows through ``ports`` that are not in ``flows`` keep their present rates.
+    All rates grow in proportion to the flows' weights, until a port is full or the rate of a flow has reached the limit
+    of its connection. At this moment the rates of the flows through the full port, or the rate of the flow at its
+    limit, are fixed. The rates of all other flows in ``flows`` continue to grow. Flows through ``ports`` that are not
+    in ``flows`` keep the rates that they have at present.
     """
     rates: dict[Flow, float] = {}
     left, growing, weight = {}, {}, {}
@@ -350,8 +352,8 @@ def max_min_fair(flows, ports) -> dict[Flow, float]:
         left[port] = max(port.bandwidth - math.fsum(kept), 0.0)
         growing[port] = len(port.flows) - len(kept)
         weight[port] = sum(flow.weight for flow in port.flows if flow in flows)
-    # ``waiting`` is a heap with, for each port, the rate per weight at which the port will be full. Entries of the heap
-    # that are out of date are skipped. A number in each entry keeps the heap from comparing ports.
+    # ``waiting`` is a heap of entries for ports, ordered by the rate per weight at which each port will be full.
+    # Outdated entries are skipped. A number in each entry prevents the heap from comparing ports.
     shares = {port: left[port] / weight[port] for port in ports if growing[port]}
     number = itertools.count(len(shares))
     waiting = [(share, place, port) for place, (port, share) in enumerate(shares.items()) if share == share]
@@ -371,7 +373,7 @@ def max_min_fair(flows, ports) -> dict[Flow, float]:
         if reached == len(limits):
             return rates
         level = min(next_share(), limits[reached][0])
-        slack = level * (1 + 1e-12)  # rounding makes equal shares differ in the last digits
+        slack = level * (1 + 1e-12)  # rounding makes equal shares differ in their last digits
         held = {}
         while next_share() <= slack and waiting:
             port = heapq.heappop(waiting)[2]

@@ -1,4 +1,4 @@
-"""The frequency of Python's garbage collection during a simulation."""
+"""Rarer garbage collection by Python during a simulation, which saves computing time."""
 
 import gc
 from contextlib import contextmanager
@@ -9,11 +9,12 @@ RARELY = 100_000
 
 @contextmanager
 def not_looked_for(rarely: bool):
-    """Return a context in which garbage collection skips all objects that exist when the context begins.
+    """Return a context in which Python's garbage collector ignores all objects that exist at the beginning of the
+    context.
 
-    Thousands of objects exist for the whole simulation, so a search for garbage among them is useless. If ``rarely``,
-    Python rarely searches new objects for garbage, too. Rare searches suit simulations of times only, because such
-    simulations create no objects that refer to each other in a circle.
+    A simulation has thousands of objects that exist until its end, so searching them for garbage is useless. If
+    ``rarely``, Python also searches the new objects less often. ``rarely`` suits simulations that compute only times,
+    because they create no objects that refer to each other in a circle.
     """
     thresholds = gc.get_threshold()
     gc.freeze()
@@ -23,4 +24,4 @@ def not_looked_for(rarely: bool):
         yield
     finally:
         gc.set_threshold(*thresholds)
-        gc.unfreeze()  # without this call, the skipped objects would never be collected
+        gc.unfreeze()  # without this call, the garbage collector would ignore the old objects for ever

@@ -1,7 +1,9 @@
-"""Evaluation of the snapshots of a job that its launcher has killed: ``python -m grsgd.simulator.late_evaluation``.
+"""Evaluation of snapshots (models stored during training) after the launcher has killed the job: ``python -m
+grsgd.simulator.late_evaluation``.
 
-`grsgd.job.handover` starts this process when the job receives a signal. All ranks of the run are simulated in this one
-process, without further training. This process writes the same run file as the job would have written.
+When a rank of the job receives a signal, `grsgd.job.handover` starts this program as a separate process. This process
+simulates all ranks of the run, and evaluates their snapshots without training. This process writes the same run file as
+the job would have written.
 """
 
 import os
@@ -15,13 +17,13 @@ from typing import NamedTuple
 import numpy as np
 
 WAIT_SECONDS = 3600.0
-"""Largest number of seconds that this process waits for the end of the job. Until the job ends, the job can still
-evaluate the snapshots itself."""
+"""Largest number of seconds that this process waits for the end of a process of the job. The job can evaluate its
+snapshots itself as long as its processes run."""
 
 
 class Left(NamedTuple):
-    """Data that a rank of an ended job has left. ``process`` is the operating system's number of the rank's process.
-    ``snapshots`` and ``notes`` are descriptors of open files, with the rank's snapshots and with its latest
+    """Number and open files of one rank of a job that has ended. ``process`` is the id of the rank's process in the
+    operating system. ``snapshots`` and ``notes`` are file descriptors of the rank's snapshots and of its latest
     measurements."""
 
     rank: int
@@ -31,8 +33,9 @@ class Left(NamedTuple):
 
 
 def main(task: int, ranks: list[Left]):
-    """Wait until the processes of all ``ranks`` have ended. Then write the run file, unless the ranks have written this
-    file. ``task`` is the descriptor of an open file that describes the run."""
+    """Wait until the processes of all ``ranks`` of the job have ended. When all ranks' processes have ended, write the
+    run file, unless the job has written it. ``task`` is the descriptor of an open file that describes the run as a
+    pickle."""
     for rank in ranks:
         wait_for(rank.process)
     from grsgd.job.startup import importing
@@ -43,13 +46,13 @@ def main(task: int, ranks: list[Left]):
         notes = {rank.rank: last_note(rank.notes) for rank in ranks}
         notes = {rank: note for rank, note in notes.items() if note is not None and note.record.moments}
         if notes:
-            # the pickle of the task is trusted, because a rank of the job has written the pickle
+            # the pickle can be trusted, because a rank of the job has written it
             task = pickle.loads(os.pread(task, os.fstat(task).st_size, 0))
             write(task, notes, {rank.rank: rank.snapshots for rank in ranks})
 
 
 def wait_for(process: int):
-    """Wait until process number ``process`` has ended, but at most `WAIT_SECONDS`."""
+    """Wait until the process with the id ``process`` has ended, but at most `WAIT_SECONDS`."""
     try:
         handle = os.pidfd_open(process)
     except OSError:  # the process has ended
@@ -59,8 +62,8 @@ def wait_for(process: int):
 
 
 def write(task, notes: dict, snapshots: dict[int, int]):
-    """Write the run file without accuracies, evaluate the snapshots, and write the run file with accuracies. Write the
-    files of models that the user requested, too."""
+    """Write the run file without accuracies, evaluate the snapshots, and write the run file again with accuracies.
+    The function also writes the files of trained models that the user has requested."""
     from grsgd.job.rescue import path_of, save, save_with_models
     from grsgd.runs.ending import end_attributes
     from grsgd.training.record import RankMeasurements, assemble, marks_of
@@ -78,26 +81,26 @@ def write(task, notes: dict, snapshots: dict[int, int]):
         save(task.out, assemble(records, attributes))
     models = ModelFiles(*task.models)
     qualities, model = evaluate(records, attributes, snapshots, marks_of(records, first.reason), models)
-    if is_wanted(out, attributes):  # false if a later run has written the run file meanwhile
+    if is_wanted(out, attributes):  # not true if a later run has written the run file during the evaluation
         save_with_models(task.out, assemble(records, attributes, qualities, qualities[-1]), models, model)
 
 
 def write_timeline(task, kept: list):
-    """Write the timeline's file from ``kept``, the events that each rank has recorded. Write nothing if no rank has
-    left events."""
+    """Write the timeline's file from ``kept``, the events that the ranks of the ended job have recorded. Write nothing
+    if ``kept`` is empty."""
     from grsgd.errors import RunFileError
     from grsgd.job.timeline_file import CLOCK
     from grsgd.runs.timeline import write
 
     if kept:
-        with suppress(RunFileError):  # the job is over, so no program could report the error
+        with suppress(RunFileError):  # no program could report the error, because the job is over
             write(task.timeline, kept, CLOCK)
 
 
 def is_wanted(out: Path, attributes: dict) -> bool:
-    """Return whether the run file is missing, lacks accuracies, or belongs to an earlier run.
+    """Return True if the run file is missing, lacks accuracies, or belongs to an earlier run.
 
-    Return False if the run file belongs to a later run, so that the caller does not overwrite the later run's file.
+    Return False if the run file belongs to a later run, because this process must not overwrite it.
     """
     from grsgd.errors import RunFileError
     from grsgd.runs.metric import metric_in
@@ -106,17 +109,17 @@ def is_wanted(out: Path, attributes: dict) -> bool:
     try:
         there = load_run(out).attributes
     except RunFileError:
-        return out.parent.is_dir()  # a batch job may have moved the folder of the run file
+        return out.parent.is_dir()  # if the folder is missing, a batch job may have moved the run file elsewhere
     if there["started"] != attributes["started"]:
         return there["started"] < attributes["started"]
     return bool(np.isnan(there[metric_in(there).final]))
 
 
 def evaluate(records: list, attributes: dict, files: dict[int, int], marks: list[int], models):
-    """Return the qualities (results of tests) of the snapshots at ``marks``, and the last model
-    averaged over the ranks. Call ``models`` for each averaged model.
+    """Return the test results of the snapshots taken at the points ``marks`` of the run, and the last snapshot,
+    averaged over the ranks. ``models`` stores the best of the averaged models.
 
-    ``files`` has for each rank the descriptor of the file with its snapshots.
+    ``files`` has, for each rank, the file descriptor of the rank's snapshots.
     """
     import tomllib
 

@@ -1,4 +1,4 @@
-"""Simulated processes that die at the times in the configuration, and spare processes that replace dead processes."""
+"""Simulated processes that die at the times that the configuration plans, and spare processes that replace them."""
 
 import math
 from contextlib import suppress
@@ -13,10 +13,11 @@ from grsgd.training.deaths import comes_back, planned_deaths
 
 
 def live(simulation) -> list[str | None]:
-    """Train all ranks of a `Simulation` whose processes may die; return for each rank why its training has ended.
+    """Train on all ranks of a `Simulation` whose processes may die. Return a list of the reasons why each rank's
+    training has ended.
 
-    The reason is None for a rank whose process has died and was not replaced. Raises LostRank if all processes have
-    died.
+    A reason is None if the rank's process has died and no spare process has replaced it. Raises LostRank if the
+    processes of all ranks have died.
     """
     lives = [Life(simulation, process) for process in range(len(simulation.drivers))]
     deaths = simulation.env.process(kill_as_planned(simulation))
@@ -32,8 +33,8 @@ def live(simulation) -> list[str | None]:
 
 
 def kill_as_planned(simulation):
-    """Kill the process of a rank at each time at which the configuration plans this rank's death. SimPy runs this
-    generator as one of its processes."""
+    """Kill a rank's process at each time at which the configuration plans the death of this rank. SimPy runs this
+    generator as a process in simulated time."""
     faults, drivers, env = simulation.config.faults, simulation.drivers, simulation.env
     with suppress(simpy.Interrupt):
         for seconds, rank in planned_deaths(faults, simulation.ranks, simulation.config.seed):
@@ -45,7 +46,7 @@ def kill_as_planned(simulation):
 
 
 class Life:
-    """One process of a simulated job whose processes may die."""
+    """One process of a simulated job whose processes may die and be replaced."""
 
     def __init__(self, simulation, process: int):
         self.simulation, self.process = simulation, process
@@ -53,8 +54,9 @@ class Life:
         self.trainer = simulation.trainers[process] if process < simulation.ranks else None
 
     def live(self):
-        """Train, or wait as a spare process until a rank is free. Return the reason why training has ended, or None if
-        this process never trained. This method is a schedule (a generator that yields the objects it waits for)."""
+        """Train a rank in this process. A spare process first waits until it can replace a dead process. Return the
+        reason why training has ended. Return None if this process has not trained. This method is a schedule (a
+        generator that yields the objects it waits for)."""
         membership, simulation = self.membership, self.simulation
         self.driver.polls_messages = True
         self.driver.start_beside(membership.attend())
@@ -74,14 +76,15 @@ class Life:
         return reason if self.trainer.recovery.has_trained else None
 
     def come_back(self, seconds: float):
-        """Rejoin the job after ``seconds``. This method is a schedule that runs in the background."""
+        """Offer this process to the job again as a spare after ``seconds``. This method is a generator that a driver
+        runs in the background."""
         yield Delay(seconds)
         self.membership.is_there = True
 
 
 def check_faults(config: Config, spares: int):
-    """Raise ConfigError if the algorithm cannot go on after a death, but the configuration plans deaths, or ``spares``
-    is not 0."""
+    """Raise ConfigError if the configuration plans deaths, or ``spares`` is not 0, but the algorithm cannot continue
+    after a death."""
     if (spares or config.faults.are_deadly) and not config.traits.survives_deaths:
         what = f"--spares {spares}" if spares else "faults"
         raise ConfigError(f"{what}: with {config.algorithm.name} the run ends when a rank dies")

@@ -1,4 +1,4 @@
-"""Description of a simulated network: a text on the command line, such as ``1gbit,50us``, or a TOML file."""
+"""Description of a simulated network, which a short text such as ``1gbit,50us`` or a network file (TOML) gives."""
 
 import math
 import re
@@ -23,20 +23,20 @@ from grsgd.units import as_duration, as_rate, duration, rate
 EAGER_BYTES = 65536
 """Default largest size in bytes of a message that leaves before its receive is posted: Open MPI's value over TCP."""
 MAX_SIGMA = 20.0
-"""Largest allowed sigma of the logarithm of a computation's seconds. With it, one computation in six takes more than
-e^20 (half a billion) times the median. Far larger values would exceed the range of floating-point numbers."""
+"""Largest allowed sigma, the standard deviation of the logarithm of a computation's seconds. With this sigma, one
+computation in six takes more than e^20 (half a billion) times the median. Far larger sigmas would overflow a float."""
 AFTER_WAIT_SECONDS = 20e-3
-"""Seconds of waiting after which a step's computation takes the time `ComputeSpec.after_wait`."""
+"""Seconds of waiting after which the computation of a step takes `ComputeSpec.after_wait` seconds."""
 
 
 MEDIA = ("switch", "shared", "links", "cables")
-"""Values of the key ``medium`` of a network file, without ready-made networks of cables such as ``torus:8x8x8``."""
+"""Values of the key ``medium`` of a network file, apart from ready-made networks of cables such as ``torus:8x8x8``."""
 
 
 ALLOWED = f"switch, shared, or a TOML file; with cables: {ready_made.FORMS}"
 """List of the allowed values of ``--network``, for error messages."""
 TAKES_PROCESSOR = "messages take processor time"
-"""Text in the run file's description of a network with a section ``[processor]``."""
+"""Text that says, in the run file's description of a network, that the network file has a section ``[processor]``."""
 
 
 class MissingLink(ConfigError):
@@ -76,7 +76,7 @@ def known_medium(text: str) -> str:
 
 
 class LinkSpec(NetworkSection):
-    """Link from one rank to another rank, or in both directions (``both_ways``): a section ``[[link]]``."""
+    """Link from one rank to another, or both ways (``both_ways``): a section ``[[link]]`` of a network file."""
 
     source: Rank = Field(alias="from")
     dest: Rank = Field(alias="to")
@@ -86,14 +86,14 @@ class LinkSpec(NetworkSection):
 
 
 class PortSpec(NetworkSection):
-    """Port of a rank with its own bandwidth: a section ``[[port]]`` of a network file."""
+    """Bandwidth of the port of one rank: a section ``[[port]]`` of a network file."""
 
     rank: Rank
     bandwidth: Rate
 
 
 class CableSpec(NetworkSection):
-    """The cables from one place to one or several other places, in both directions unless they are ``one_way``.
+    """Cables from one place to one or several places, and back unless ``one_way``: a section ``[[cable]]``.
 
     A place is the number of a rank, or the name of a switch.
     """
@@ -106,19 +106,19 @@ class CableSpec(NetworkSection):
 
 
 class MemorySpec(NetworkSection):
-    """Memory of a host, which carries the messages between ranks on the same host."""
+    """Memory of each host, which carries messages between ranks on this host: the section ``[memory]``."""
 
     bandwidth: Rate = MEMORY_BANDWIDTH
     latency: Duration = MEMORY_LATENCY
 
 
 class ComputeSpec(NetworkSection):
-    """Seconds of a step's computation: median, and standard deviation (sigma) of the seconds' logarithm.
+    """Seconds of a step's computation: median, and standard deviation (sigma) of the logarithm of the seconds.
 
     after_wait, after_wait_sigma: median and sigma for steps after a wait of `AFTER_WAIT_SECONDS` or more. If after_wait
-    is None, waits change nothing. work: seconds per step of the algorithm's own code, without messages. slowdown:
-    factor by which a rank's computation takes longer; 1 for ranks that are not named. what: text about the measurement,
-    for readers of the file.
+    is None, waits do not change the seconds. work: seconds per step of the algorithm's own code, without messages.
+    slowdown: factor by which a rank's computation takes longer; 1 for ranks that are not named. what: text about the
+    measurement, for readers of the file.
     """
 
     median: float = Field(gt=0, allow_inf_nan=False)
@@ -133,15 +133,15 @@ class ComputeSpec(NetworkSection):
 
 
 class ProcessorSpec(NetworkSection):
-    """The processor time of messages, as ``grsgd calibrate`` measures it; see `grsgd.simulator.processor`.
+    """Processor time that messages take, as ``grsgd calibrate`` measures it; see `grsgd.simulator.processor`.
 
     send, receive: seconds of processor time per message, at a computing sender and at a computing receiver.
     send_byte, receive_byte: seconds per byte. A receiver's seconds include adding the message to a sum, or merging it.
     polling: fraction by which a computation takes longer while a background schedule waits.
     reaction: seconds until a computing rank notices a message; with ``thread``, measured for messages in succession.
-    thread: whether a thread moves messages. If so, a rank itself looks for messages only while it waits; without a
-        thread, a rank looks after each gradient, too.
-    wake: seconds until a rank notices a message after it has waited for long.
+    thread: whether a thread moves messages. With a thread, a rank itself looks for messages only while it waits;
+        without a thread, it looks after each gradient, too.
+    wake: seconds until a rank that has waited for long, and sleeps between looks, notices a message.
     spin, full_sleep: seconds of waiting after which a rank begins to sleep between two looks for messages, and after
         which its sleeps have their full length. Both values are smaller if ranks have less than a core.
     share, period: fraction of a core that a quota allows a rank, and seconds of a quota period, at whose end unused
@@ -176,10 +176,10 @@ class NetworkSpec(NetworkSection):
     """A network between simulated ranks, as a network file describes it.
 
     medium: ``switch``, each rank has a full-duplex port; ``shared``, all messages share one medium; ``links``, a
-        switch on which a rank can send to another rank only over a ``[[link]]``; ``cables``, places that each
-        ``[[cable]]`` joins; or a ready-made network of cables, such as ``torus:8x8x8``.
+        switch on which a rank can send to another rank only over a ``[[link]]``; ``cables``, ranks and switches that
+        each ``[[cable]]`` joins; or a ready-made network of cables, such as ``torus:8x8x8``.
     multicast: whether one outgoing copy reaches all receivers. A shared medium always has multicast.
-    queue_bytes: greatest number of a message's bytes that wait in its sender's queue before the next message's bytes.
+    queue_bytes: largest number of a message's bytes in the sender's queue before the bytes of the next message.
     fairness: rate of a message as a fraction of the rate of an earlier message on the same port; 1 means equal rates.
     """
 
@@ -201,8 +201,8 @@ class NetworkSpec(NetworkSection):
     @model_validator(mode="before")
     @classmethod
     def former_names(cls, content):
-        """Translate keys of older network files. The key ``seniority`` is now ``fairness``. A ``fairness`` that
-        ``fairness_bytes`` limited to some messages is now ``queue_bytes``, the length of the sender's queue."""
+        """Translate keys of older network files: ``seniority`` into ``fairness``, and a ``fairness`` with a limit
+        ``fairness_bytes`` into ``queue_bytes``, the length of the sender's queue."""
         if not isinstance(content, dict):
             return content
         if "seniority" in content and "fairness" not in content:
@@ -241,17 +241,17 @@ class NetworkSpec(NetworkSection):
                     raise ValueError(f"link: from {source} to {dest} is given twice")
                 links[source, dest] = link
         self.__dict__["_cabling"] = self._make_cabling()
-        self.__dict__["_links"] = links  # a private table, and no field of the frozen model
+        self.__dict__["_links"] = links  # set through __dict__, because the model is frozen
         self.__dict__["_ports"] = {port.rank: port.bandwidth for port in self.port}
 
     @property
     def has_cables(self) -> bool:
-        """Return whether the medium is a network of cables, on which messages of several ranks may share a cable."""
+        """Return True if the medium is a network of cables, in which several messages may use the same cable."""
         return self.medium not in ("switch", "shared", "links")
 
     @property
     def hosts(self) -> HostCards | None:
-        """Return the network of hosts, whose ranks share a network card; None if the medium has no hosts."""
+        """Return the network of hosts whose ranks share a network card; None if the medium has no hosts."""
         return self._cabling if isinstance(self._cabling, HostCards) else None
 
     @property
@@ -301,7 +301,7 @@ class NetworkSpec(NetworkSection):
         return link
 
     def check_ranks(self, ranks: int, spares: int = 0):
-        """Raise ConfigError if the network is too small for the run, or names a rank that the run does not have."""
+        """Raise ConfigError if the network has fewer ranks than the run, or names a rank that the run does not have."""
         if self.has_cables and ranks + spares > self.cabling.places:
             there, what = self.cabling.places, f"{ranks} ranks" + (f" and {spares} spares" if spares else "")
             raise ConfigError(f"{self.name}: {self.medium} has places for {there} ranks, and the run has {what}")
@@ -369,7 +369,7 @@ def check_topology(text: str, medium: str):
 
 
 def bookkeeping_network(spec: NetworkSpec, **more) -> NetworkSpec:
-    """Return a network for bookkeeping messages, with the latency of ``spec`` and without a limit of bandwidth."""
+    """Return a network for messages outside the counted traffic: the latency of ``spec``, and no limit of bandwidth."""
     return NetworkSpec(bandwidth="inf bit", latency=f"{spec.latency!r} s", **more)
 
 

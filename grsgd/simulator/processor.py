@@ -1,15 +1,15 @@
-"""The processor of a simulated rank, which computes gradients and moves messages. Work for messages prolongs
-computations.
+"""The processor of a simulated rank, which spends time on gradients and on messages. The processor's work for messages
+prolongs the computation of gradients.
 
-Two parameters come from the model LogGOPS (Hoefler, Schneider, Lumsdaine 2010, LogGOPSim, section 2): o, the
-processor's time per message, and O, its time per byte. A sender and a receiver have different values of o and O. In
-LogGOPS a message and a computation are steps of one program, one after the other. In this simulator messages also move
-while a rank computes a gradient. The processor therefore has a further parameter, the time until a computing rank
-notices a message.
+Two parameters are taken from the model LogGOPS (Hoefler, Schneider, Lumsdaine 2010, LogGOPSim, section 2): o, the
+processor time per message, and O, the processor time per byte. In this simulator, senders and receivers have different
+values of o and O. In LogGOPS a processor runs sends, receives and computations as steps of one program, one after the
+other. A simulated rank, however, sends and receives messages also while it computes a gradient. The simulated processor
+therefore has another parameter: the seconds until a computing rank notices a message.
 
-For waiting ranks the processor time of messages is part of the network's latency and bandwidth, which were measured
-between waiting ranks. If a rank has a quota of processor time, messages during a wait use up quota that the rank's next
-computation needs (`grsgd.simulator.quota`).
+If a rank waits, the processor time of its messages is part of the network's latency and bandwidth, because latency and
+bandwidth were measured between waiting ranks. If a rank has a quota of processor time, the messages that it sends or
+receives while it waits leave less of the quota for its next computation (`grsgd.simulator.quota`).
 """
 
 import math
@@ -26,7 +26,7 @@ SAME_WAIT = 1e-9
 
 
 class Processor:
-    """The simulated processor of one rank.
+    """The simulated processor of one rank, which computes gradients and handles messages.
 
     Parameters
     ----------
@@ -50,23 +50,24 @@ class Processor:
         self.free_at = 0.0
         """Simulated moment at which the processor will have done all work for messages that it was given so far."""
         self.waits_since, self.looks = -math.inf, 0.0
-        """Two numbers about the last wait during which looking for messages has used quota. ``waits_since`` is the
-        moment at which the wait began, and ``looks`` the number of looks whose time was subtracted from the quota."""
+        """Two numbers about the last wait in which looking for messages has used up quota of processor time.
+        ``waits_since`` is the moment at which the wait began, and ``looks`` the number of looks whose time was already
+        subtracted from the quota."""
         self.leaving = 0
-        """Number of messages that were posted and have not left yet."""
+        """Number of messages that this rank has posted and that have not left yet."""
         self.is_computing = self.has_computed = False
         self.in_turn: deque[Callable] = deque()
         self.turn_at = 0.0
-        """Queue of functions that must be called one after the other (``in_turn``), and the moment of the last of these
-        calls (``turn_at``)."""
+        """Queue of functions that are called one after the other (``in_turn``), and the moment at which the last of
+        them is called (``turn_at``)."""
         self.taken = 0.0
-        """Seconds by which messages prolong the present computation."""
+        """Seconds by which work on messages prolongs the present computation."""
         self.unnoticed: deque[list[Callable]] = deque()
         """Functions to call when the rank notices messages that have arrived during the present computation."""
 
     def compute(self, seconds: float, polls: bool, call: Callable[[], None]):
         """Compute for ``seconds``, then call ``call``. polls: whether a background schedule waits during the
-        computation. A waiting schedule looks for messages, and prolongs the computation."""
+        computation. The schedule in the background looks for messages, and therefore prolongs the computation."""
         self.is_computing = self.has_computed = True
         if polls:
             seconds *= 1 + self.spec.polling
@@ -79,8 +80,8 @@ class Processor:
         """Let the processor hand a message of ``nbytes`` bytes over to the network, then call ``call``. A rank that
         does not compute and has no quota hands the message over at once.
 
-        If the rank begins to compute before the work for this message is done, the remaining work prolongs the
-        computation.
+        If the rank begins to compute before the processor has done its work for this message, the remaining work
+        prolongs the computation.
         """
         self.leaving += 1
         now, of_bytes = self.network.env.now, nbytes * self.spec.send_byte
@@ -97,8 +98,8 @@ class Processor:
             self._in_turn(delay, call)
 
     def left(self):
-        """Record that a message has left the rank. When the last posted message has left, no work for messages
-        remains."""
+        """Record that a message has left the rank. When the last of the posted messages has left, the processor has no
+        more work on messages."""
         self.leaving -= 1
         if not (self.leaving or self.is_computing):
             self.free_at = min(self.free_at, self.network.env.now)
@@ -106,7 +107,7 @@ class Processor:
     def receive(self, nbytes: int, call: Callable[[], None]):
         """Let the processor receive a message of ``nbytes`` bytes that the rank has noticed, then call ``call``.
 
-        If the rank does not compute and has no quota, ``call`` is called at once.
+        A rank that is not computing and has no quota calls ``call`` without a delay.
         """
         if self.is_computing:
             self._work(self.spec.receive + nbytes * self.spec.receive_byte, call)
@@ -120,11 +121,12 @@ class Processor:
             self._in_turn(self.quota.use(seconds * self.slowdown, now), call)
 
     def notice(self, call: Callable[[], None]):
-        """Call ``call`` as soon as the rank notices a message that arrives now."""
+        """Call ``call`` when this rank notices a message that arrives at the present simulated time."""
         if self.is_computing:
             seconds = self.spec.reaction
         else:
-            # A waiting rank looks for messages without pause at first. Later it sleeps for a share of the waited time.
+            # At first, a waiting rank looks for messages without pause. Later, it sleeps for a share of the waited
+            # time.
             waited, spec = self.waited(), self.spec
             self._pay_for_looks(waited)
             seconds = spec.wake * min(waited / spec.full_sleep, 1.0) if waited > spec.spin else 0.0
@@ -137,8 +139,8 @@ class Processor:
         self.network.after(seconds * self.slowdown, lambda _: run_once(entry))
 
     def _pay_for_looks(self, waited: float):
-        """If the rank has a quota, subtract the time for which a waiting rank has looked for messages from the quota.
-        ``waited``: seconds that the present wait has lasted."""
+        """If this rank has a quota, subtract the processor time of the looks for messages in the present wait from the
+        quota. ``waited``: seconds for which the present wait has lasted so far."""
         now = self.network.env.now
         if self.quota is None or not (waited and self.spec.look):
             return
@@ -159,11 +161,11 @@ class Processor:
         self._in_turn(self.free_at - now if work else 0.0, call)
 
     def _in_turn(self, seconds: float, call: Callable[[], None]):
-        """Call ``call`` after ``seconds`` seconds (at once if 0), but not before the calls that were given to this
-        method earlier.
+        """Call ``call`` after ``seconds`` (at once if 0), but not before the functions that earlier calls of this
+        method have passed.
 
-        A later message with less processor work therefore does not overtake a message whose processor work is not done
-        yet.
+        A message with little processor work can therefore not overtake an earlier message on which the processor still
+        works.
         """
         now = self.network.env.now
         self.turn_at = max(now + seconds, self.turn_at)
@@ -174,7 +176,7 @@ class Processor:
             call()
 
     def _end(self, call: Callable[[], None]):
-        """End the computation, or compute on for the seconds by which messages have prolonged the computation."""
+        """End the computation, or prolong it by the seconds of work on messages."""
         if not self.spec.thread:
             self._look()
         if self.taken:
@@ -185,20 +187,20 @@ class Processor:
             return
         self.is_computing = False
         call()
-        if not self.is_computing:  # the rank waits
+        if not self.is_computing:  # call() has begun no other computation, so the rank waits
             self._look()
 
     def _look(self):
-        """Notice all messages that have arrived during the present computation."""
+        """Let this rank notice all messages that have arrived during its present computation."""
         while self.unnoticed:
             run_once(self.unnoticed.popleft())
 
 
 def number_of_looks(waited: float, spec: ProcessorSpec) -> float:
-    """Return how often a rank has looked for messages during a wait of ``waited`` seconds.
+    """Return the number of times that a rank has looked for messages in a wait of ``waited`` seconds.
 
-    A waiting rank sleeps between two looks, as in `grsgd.comm.engine.back_off`. Each sleep is the same fraction of the
-    time waited so far, up to a longest sleep.
+    A waiting rank sleeps between two looks for messages, as in `grsgd.comm.engine.back_off`. Each sleep lasts a fixed
+    fraction of the time waited so far, but at most `SLEEP_SECONDS`.
     """
     share, look = SLEEP_SECONDS / spec.full_sleep, spec.look * spec.share
     growing = min(waited, spec.full_sleep)

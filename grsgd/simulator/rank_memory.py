@@ -5,13 +5,13 @@ from grsgd.memory import available
 from grsgd.runs.numbers import human_bytes
 
 RANK_BYTES = 400_000
-"""Number of bytes of the Python objects of a simulated rank. This number does not include the rank's model, nor the
-rank's counters of traffic to each other rank."""
+"""Bytes of memory that the Python objects of a simulated rank take. `RANK_BYTES` includes neither the rank's model nor
+its counters of the traffic to each other rank."""
 
 
 def check_memory(ranks: int, model_bytes: int, said: str = ""):
-    """Raise ConfigError if ``ranks`` ranks do not fit into this machine's memory. ``said`` is the option that sets
-    ``ranks``, for the error's text."""
+    """Raise ConfigError if ``ranks`` ranks do not fit into this machine's memory. ``said`` is the user's
+    option that sets ``ranks``, for the error's message."""
     needed = ranks * (model_bytes + RANK_BYTES) + 50 * ranks**2
     there = available()
     if needed > there:

@@ -1,4 +1,4 @@
-"""A training run in simulated time (`grsgd simulate`), from the configuration to the run file."""
+"""Simulation of a training run (`grsgd simulate`), from the configuration to the written run file."""
 
 import sys
 import time
@@ -24,8 +24,8 @@ from grsgd.training.saving import ModelFiles
 
 
 class NotEvaluated(KeyboardInterrupt):
-    """Error after a signal during the evaluation of a simulated run. The error's message says that the run file has no
-    accuracies."""
+    """Error for a signal that has interrupted the evaluation of a simulated run. The error's message says that the run
+    file has no accuracies."""
 
 
 def simulate(
@@ -41,11 +41,11 @@ def simulate(
     spares: int = 0,
     recording: Instrumentation = NO_INSTRUMENTATION,
 ) -> str:
-    """Simulate a run and write its run file; return why the run ended.
+    """Simulate a training run and write its run file; return the reason why the run ended.
 
     ``line``: line that shows the progress; None shows nothing. ``models``: the files in which models are saved.
-    ``recording``: the files of the timeline and of the trace. ``stops_gently``: whether the first signal of `REASONS`
-    ends the training after the present step, with an evaluation. Without ``stops_gently``, and at a second signal, a
+    ``recording``: the requested timeline and trace. ``stops_gently``: whether the first signal of `REASONS` ends the
+    training after the present step, with an evaluation. Without ``stops_gently``, or at a second signal, a
     KeyboardInterrupt ends the training without evaluation. A signal during the evaluation raises NotEvaluated.
     """
     line, models = line or ProgressLine(is_shown=False), models or ModelFiles()
@@ -91,7 +91,8 @@ def simulate(
 
 
 def saved_without(models: ModelFiles, line: ProgressLine) -> ModelFiles:
-    """Print which of ``models`` are not saved because nothing was evaluated; return a `ModelFiles` without files."""
+    """Tell the user which of the files ``models`` are not saved, because no snapshot was evaluated. Return a
+    `ModelFiles` without files."""
     line.clear()
     for option, path in models.asked_for().items():
         print(f"grsgd: {option} {path}: not saved, because nothing was evaluated", file=sys.stderr, flush=True)
@@ -99,9 +100,9 @@ def saved_without(models: ModelFiles, line: ProgressLine) -> ModelFiles:
 
 
 def evaluate(simulation: Simulation, out: Path, stopped: str, line: ProgressLine) -> tuple[tuple, NotEvaluated | None]:
-    """Return the qualities (results of tests) of the snapshots and of the final model, and None.
+    """Return the test results of the snapshots and of the final model, with None in place of an error.
 
-    If a signal comes during the evaluation, return an empty tuple and the error for the signal. ``stopped`` is the
+    If a signal interrupts the evaluation, return an empty tuple and the `NotEvaluated` error. ``stopped`` is the
     reason why training has ended.
     """
     if how_ended(stopped) is Ended.INTERRUPTED:
@@ -118,9 +119,9 @@ def evaluate(simulation: Simulation, out: Path, stopped: str, line: ProgressLine
 def write_recording(
     recording: Instrumentation, attributes: dict, reason: str, line: ProgressLine
 ) -> RunFileError | None:
-    """Write the files of the timeline and of the trace, and print which of their parts are missing.
+    """Write the requested files of the timeline and of the trace, and tell the user which parts are missing in them.
 
-    An error is returned and not raised, because the caller raises the error only after the run file is written.
+    An error is returned instead of raised, because the caller must write the run file before it raises the error.
     """
 
     def comments() -> list[str]:

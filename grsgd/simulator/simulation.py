@@ -1,4 +1,5 @@
-"""The ranks of a simulated run: trainers in one process, on a simulated network."""
+"""The ranks of a simulated run. Each rank has a trainer, and all trainers run in one process and send messages over a
+simulated network."""
 
 import platform
 from functools import partial
@@ -45,12 +46,12 @@ from grsgd.training.trial_batch import TRIED, check_batch, is_own
 
 
 class Simulation:
-    """Simulated run of ``ranks`` ranks: one trainer per rank, all in one process and in simulated time. Raises
-    ConfigError and DataError.
+    """Simulated run of ``ranks`` ranks. Each rank has one trainer, and all trainers run in this process, in simulated
+    time. Raises ConfigError and DataError.
 
-    ``compute`` is a text that gives the time of a gradient's computation, in one of the notations `compute.FORMS`. If
-    ``compute`` is None, the network's file gives this time. If the network's file gives no time either, the default is
-    used.
+    ``compute`` is a text in one of the forms `compute.FORMS`, which gives the seconds of a step's computation. If
+    ``compute`` is None, the network file gives the seconds. Without ``compute`` and without seconds in the network
+    file, `compute.DEFAULT` is used.
     """
 
     def __init__(
@@ -65,11 +66,11 @@ class Simulation:
         spares: int = 0,
         recording: Instrumentation = NO_INSTRUMENTATION,
     ):
-        """Make the simulated ranks and their network.
+        """Create the simulated ranks, and the simulated network between them.
 
-        ``on_step`` is a function that rank 0's `Trainer` calls after each step. ``models`` is called for each evaluated
-        model. ``spares`` is the number of additional processes that can replace dead processes. ``recording`` records
-        the events of the training.
+        ``on_step`` is a function that rank 0's `Trainer` calls after each step. ``models`` stores the best of the
+        evaluated models. ``spares`` is the number of additional processes that can replace dead processes.
+        ``recording`` records the events of the training for a timeline or a trace.
         """
         check_request(config, ranks, network, timing_only, spares)
         self.config, self.ranks, self.spec, self.timing_only = config, ranks, network, timing_only
@@ -96,24 +97,26 @@ class Simulation:
         replicas = [self.make_model() for _ in range(ranks)]
         self.config, self.reasons = config, _ = self._choose_options(replicas)
         self.request: str | None = None
-        """Reason for which training shall stop after the present step; None while training shall go on."""
+        """Reason for which training must stop after the present step; None if training must continue."""
         self.contexts = self._make_contexts()
         self.states = self.uncounted.communicators() if self.survives else None
         with garbage.not_looked_for(rarely=timing_only):
             self.trainers = [self._make_trainer(rank, model, on_step) for rank, model in enumerate(replicas)]
         self.evaluation = SnapshotEvaluation(self.trainers, models or ModelFiles())
         self.is_at_target = False
-        """Whether training has ended, or is about to end, because the target accuracy is reached."""
+        """Whether training has reached the target accuracy, and therefore has ended or is about to end."""
         if ranks > 1 and any(isinstance(trainer.progress, FreeRunning) for trainer in self.trainers):
             compute_times.check_free_running(config, self.compute, network.latency)
         self.lost: frozenset[int] = frozenset()
-        """Ranks whose processes have died and were not replaced. The set of these ranks is complete after training."""
+        """Ranks whose processes have died, and which no spare process has taken over. The set of lost ranks is complete
+        when training has ended."""
         self.began = 0.0
-        """Simulated moment at which training began. The preparations before training take simulated time, too."""
+        """Simulated moment at which training began, after the initial model was broadcast. The broadcast of the initial
+        model before training takes simulated time, too."""
 
     def _make_fabrics(self, processes: int):
-        """Make the driver of each process, and the networks and message fabrics that connect the processes.
-        ``processes`` includes the spare processes."""
+        """Create a driver for each process, and the networks and message fabrics between the processes.
+        ``processes`` is the number of ranks plus the number of spare processes."""
         config, network, recording = self.config, self.spec, self.recording
         self.env = simpy.Environment()
         self.drivers = recording.drivers(self.env, processes, self.compute, self.timing_only)
@@ -137,8 +140,8 @@ class Simulation:
         self.signals = [StopSignal(comm, tolerant=self.survives) for comm in self._communicators(self.uncounted)]
 
     def _make_processors(self) -> list[Processor] | None:
-        """Return a list of one simulated processor per process. Return None if messages take no processor time on this
-        network."""
+        """Return a list of one simulated processor per process. Return None if messages on this network take no
+        processor time."""
         if self.spec.processor is None:
             return None
         for driver in self.drivers:
@@ -147,7 +150,8 @@ class Simulation:
         return [driver.processor for driver in self.drivers]
 
     def _communicators(self, fabric: MessageFabric) -> list[Communicator]:
-        """Return one communicator per process; the communicators form a new group of all processes of ``fabric``."""
+        """Return one communicator per process. The communicators form a new group, to which all processes of ``fabric``
+        belong."""
         comms = fabric.communicators()
         if not self.survives:
             return comms
@@ -155,7 +159,7 @@ class Simulation:
         return [Communicator(MembersBackend(comm.backend, membership)) for comm, membership in pairs]
 
     def _make_contexts(self) -> list[RankContext]:
-        """Return the context of each process: its communicators, driver, stop signal and membership."""
+        """Return the `RankContext` of each process: its communicators, driver, stop signal and membership."""
         config, comms = self.config, (self._communicators(fabric) for fabric in (self.fabric, self.uncounted))
         parts = zip(*comms, self.drivers, self.signals, self.memberships, strict=True)
         return [
@@ -184,7 +188,8 @@ class Simulation:
         return recovery_from_deaths(self.config.traits, context, self.states[process], context.driver)
 
     def stop(self, reason: str):
-        """End the training after the present step, for ``reason``. A signal handler may call this method."""
+        """Let the training end after the present step, with ``reason`` as the reason why the run ended. A signal
+        handler may call this method."""
         self.request = reason
 
     def _after_step(self, process: int, on_step, progress, loss: float | None):
@@ -196,11 +201,11 @@ class Simulation:
             self.is_at_target = any(metric.is_reached(quality.mean, self.config.target) for quality in new)
             if self.is_at_target:
                 self.stop(TARGET_REACHED)
-        if self.request is not None:  # this rank tells all ranks to stop
+        if self.request is not None:  # tell all ranks to stop
             self.signals[process].request, self.request = self.request, None
 
     def describe(self) -> dict:
-        """Return those attributes of the run file whose values are known before training."""
+        """Return the run file's attributes whose values are known before training begins."""
         return (
             describe(self.trainers[0])
             | self.reasons
@@ -214,8 +219,8 @@ class Simulation:
         )
 
     def train(self) -> str:
-        """Train on all ranks, and return the reason why the run ended. Raises Deadlock, and any error that a rank
-        raises."""
+        """Train on all ranks, and return the reason why the training ended. Raises Deadlock if no rank can continue,
+        and any error that a rank raises."""
         self.run(trainer.broadcast_initial_model() for trainer in self.trainers)
         self.began = self.env.now
         self.network.forget_bytes()
@@ -237,19 +242,18 @@ class Simulation:
         return joint_reason([reasons[rank] for rank in self.left()])
 
     def trainings(self) -> list:
-        """Return one schedule per rank: the generator that trains on this rank."""
+        """Return a list of one generator per rank, which trains on this rank when a driver runs it."""
         return [self.recording.observed(rank, trainer.train()) for rank, trainer in enumerate(self.trainers)]
 
     def seconds(self) -> float:
-        """Return the simulated seconds that training has taken so far, on the ranks that are still part of the run."""
+        """Return the simulated seconds that training has taken so far, on the ranks that were not lost."""
         left = self.left()
         if len(left) == self.ranks:
             return self.env.now - self.began
         return max(self.trainers[rank].snapshots.moments[-1].time for rank in left)
 
     def left(self) -> list[int]:
-        """Return the ranks that are part of the run at its end. Ranks that were lost during the run are not
-        included."""
+        """Return the ranks that were not lost during the run, in ascending order."""
         if self.survives:
             return [rank for rank in range(self.ranks) if rank not in self.lost]
         lost = frozenset().union(*(trainer.lost for trainer in self.trainers))
@@ -257,7 +261,7 @@ class Simulation:
 
     def records(self) -> tuple[list[RankMeasurements], list[int] | None]:
         """Return the measurements of all ranks, and the list of lost ranks, without which the other ranks went on. The
-        list is None if no rank was lost.
+        list of lost ranks is None if no rank was lost.
         """
         left, ranks = self.left(), range(self.ranks)
         lost = [rank for rank in ranks if rank not in left]
@@ -274,11 +278,11 @@ class Simulation:
         return records, lost or None
 
     def evaluate(self, line: ProgressLine | None = None) -> tuple[list, object]:
-        """Return the qualities of the snapshots that all ranks have, and the quality of the final model. ``line`` shows
-        the progress of the evaluation.
+        """Return the test results of the snapshots that all ranks have, and the test results of the final model.
+        ``line`` shows the progress of the evaluation to the user.
 
-        Afterwards all ranks that are still part of the run have the final model. If the run stopped at its target
-        accuracy, the final model is the last snapshot.
+        After the evaluation, the models of all ranks that were not lost hold the final model. If the run has stopped
+        because its target accuracy was reached, the last snapshot is the final model.
         """
         left = self.left()
         marks = self.evaluation.marks(left)
@@ -292,14 +296,14 @@ class Simulation:
         return known + qualities, final
 
     def run(self, schedules) -> list:
-        """Run schedule number i of ``schedules`` on process i, all processes at the same time, until all schedules have
-        ended. Return the values that the schedules return."""
+        """Run the schedule with index i in ``schedules`` on process i, until all schedules have ended. All processes
+        run at the same time. Return the values that the schedules return."""
         schedules = list(schedules)
         with garbage.not_looked_for(rarely=self.timing_only):
             return run_all(self.env, self.drivers[: len(schedules)], schedules)
 
     def _choose_options(self, models):
-        """Return the configuration after values were chosen for its automatic options, and the reasons for the
+        """Return the configuration in which the automatic options have chosen values, and the reasons for these
         choices."""
         communicators = zip(models, self._communicators(self.fabric), self.drivers, strict=False)
         return self.run(

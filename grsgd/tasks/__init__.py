@@ -21,8 +21,8 @@ TASKS: dict[str, type[Task]] = {
 
 
 def find(name: str) -> type[Task]:
-    """Return the class of the task called ``name``. The task may be one of `TASKS`, in a file or module
-    (`grsgd.outside`), or in a plug-in. Raises ConfigError if there is no task of this name."""
+    """Return the class of the task called ``name``. ``name`` may name one of `TASKS`, a class in a user's file or
+    module (`grsgd.outside`), or a task of a plug-in. Raises ConfigError if there is no task called ``name``."""
     if name in TASKS:
         return TASKS[name]
     found = outside.loaded(name, "tasks")
@@ -48,12 +48,12 @@ def build(name: str, options: dict) -> Task:
     try:
         task = make(**options)
         check_metric(task.metric)
-    except Exception as error:  # a user's class may raise anything
+    except Exception as error:  # a user's class may raise any exception
         raise ConfigError(f"task.name = {name!r}: {error}") from None
     return task
 
 
 def options_of(make: type[Task]) -> dict:
-    """Return the options of a task by name, with their defaults. The options are the parameters of the constructor of
-    the class ``make``."""
+    """Return the options of a task by name, with their defaults. The options of a task are the parameters of the
+    constructor of its class ``make``."""
     return {name: parameter.default for name, parameter in inspect.signature(make).parameters.items()}

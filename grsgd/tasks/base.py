@@ -1,4 +1,4 @@
-"""Base class of tasks. A task defines the loss of a batch, and the metric by which models are tested."""
+"""Base class of tasks. A task defines the loss of a batch, and the metric by which trained models are tested."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ torch = LazyModule("torch")
 
 
 class Task(ABC):
-    """Base class of tasks. A subclass defines at least the method `total_loss`. The parameters of a subclass's
+    """Base class of tasks. A subclass of `Task` must define the method `total_loss`. The parameters of a subclass's
     ``__init__`` are keys of the configuration's section ``[task]``, and must have defaults.
 
-    A task returns the losses and scores of a batch as sums over the batch's items, and the number of items. Items are
-    samples, or tokens of text. So means over batches and ranks with different numbers of items are exact.
+    A task returns the losses and scores of a batch as sums over the batch's items, and the number of items. An item is
+    a sample or, in a text, a token. Because a task returns sums, means over batches and ranks with different numbers of
+    items are exact.
     """
 
     metric: Metric = Metric("loss")
     """Metric of the task, whose value the method `value` returns; by default the mean loss."""
 
     targets: str | None = None
-    """Kind of targets that the task needs, as in `grsgd.data.Dataset.targets`: "classes", "tokens" or "numbers". None
-    if the task takes any targets."""
+    """Kind of targets that the task needs, as in `grsgd.data.Dataset.targets`: "classes", "tokens" or "numbers". The
+    value is None if the task takes targets of any kind."""
 
     @abstractmethod
     def total_loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -44,21 +45,21 @@ class Task(ABC):
         """Return the sum of the scores of a batch's items, from which `value` computes the metric. By default the score
         of an item is its loss.
 
-        A subclass that needs several sums, such as the numbers of true and false positives, returns a tensor [k]. In
-        this subclass, the method `value` must take (sums, items).
+        A subclass that needs several sums, such as the numbers of true and false positives, returns a tensor [k]. If
+        `total_score` returns a tensor [k], the method `value` of the subclass must take (sums, items).
         """
         return float(self.total_loss(outputs, targets))
 
     def value(self, mean: float) -> float:
         """Return the metric's value for the test data. ``mean`` is the mean score of all items of the test data. By
-        default the metric's value is ``mean``.
+        default, the metric's value is ``mean``, the mean score of the test data.
 
-        In a subclass whose `total_score` returns several sums, this method takes (sums, items). ``sums`` are the sums
-        over all test data, float64 [k], and ``items`` is the number of items of the test data.
+        In a subclass whose `total_score` returns several sums, the method `value` takes (sums, items). ``sums`` are the
+        sums over all test data, float64 [k], and ``items`` is the number of items of the test data.
         """
         return mean
 
-    # ---- for the evaluation of models
+    # ---- methods that evaluate models
 
     def totals(self, outputs, targets, items: int) -> np.ndarray:
         """Return the k sums that `total_score` returns for a batch, and the batch's number of items, as float64 [k +
@@ -93,6 +94,6 @@ class Task(ABC):
 
     @property
     def takes_sums(self) -> bool:
-        """Whether the method `value` takes (sums, items); if False, it takes the mean score."""
+        """Whether the method `value` takes (sums, items); if False, `value` takes the mean score."""
         parameters = inspect.signature(self.value).parameters.values()
         return sum(parameter.default is parameter.empty for parameter in parameters) > 1

@@ -14,8 +14,8 @@ METRICS = {
     "bits_per_byte": (Metric("bits_per_byte"), lambda nats, each: nats / math.log(2) / each),
     "perplexity": (Metric("perplexity"), lambda nats, each: math.exp(min(nats, 700.0))),
 }
-"""Metrics of language modelling by name. Each metric has a function that computes its value from (mean cross-entropy
-per token in nats, mean number of bytes per token)."""
+"""Metrics of language modelling, by name. Each metric has a function that computes the metric's value from (mean
+cross-entropy per token in nats, mean number of bytes per token)."""
 
 
 class LanguageModelling(Task):

@@ -15,7 +15,7 @@ class Regression(Task):
     """Task of regression. The loss is the squared error of outputs and targets, float [b] or [b, ...]. The metric is
     the root of the mean squared error over all numbers of all targets.
 
-    ``unit`` is the unit of the targets, which reports and figures show.
+    ``unit`` is the unit of the targets, such as "kW", which reports and figures show.
     """
 
     targets = "numbers"

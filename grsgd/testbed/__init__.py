@@ -1,2 +1,2 @@
-"""Testbed: an emulated cluster on one machine. Each host of the cluster has its own network, host name and share of the
-processor. A testbed needs Linux and root."""
+"""Testbeds: emulated clusters of several hosts on one machine. Each emulated host has its own network, host name and
+share of the machine's processor time. A testbed needs Linux and the rights of root."""

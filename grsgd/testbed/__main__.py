@@ -19,10 +19,11 @@ from grsgd.testbed.hosts import Testbed, TestbedError, clear
 from grsgd.testbed.links import Medium
 
 MAX_END_SECONDS = 20.0
-"""Seconds that a job may take to end after a signal. A job that takes longer is killed."""
+"""Seconds for which the testbed waits for the end of a job after a signal. If a job does not end within
+`MAX_END_SECONDS`, it is killed."""
 LAST_SECONDS = 3.0
-"""Seconds for which the testbed waits for the ranks after the end of their launcher. After `LAST_SECONDS` the hosts are
-removed with all their processes."""
+"""Seconds for which the testbed waits for the end of the ranks after their launcher (mpiexec) has ended. After
+`LAST_SECONDS` the testbed removes its hosts and kills all processes on them."""
 
 
 def main(args: list[str]) -> int:
@@ -52,7 +53,7 @@ def main(args: list[str]) -> int:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Return the parser of the options before ``--``."""
+    """Return the parser of the options of ``grsgd testbed``, which precede ``--`` on the command line."""
     parser = argparse.ArgumentParser(
         prog="grsgd testbed",
         usage="%(prog)s [options] -- mpiexec-arguments",
@@ -99,8 +100,8 @@ def parse(args: list[str]):
 
 
 def slow_host(text: str) -> tuple[int, float]:
-    """Return host and factor of ``text``, a value of the option ``--slow``. Raise argparse.ArgumentTypeError if
-    ``text`` is not HOST:FACTOR."""
+    """Return the host's number and its factor from ``text``, a value of the option ``--slow`` such as ``2:4.0``. Raises
+    argparse.ArgumentTypeError if ``text`` does not have the form HOST:FACTOR."""
     host, _, factor = text.partition(":")
     try:
         return int(host), float(factor)
@@ -109,10 +110,11 @@ def slow_host(text: str) -> tuple[int, float]:
 
 
 def run(command: list[str], hearing: Hearing) -> int:
-    """Run ``command`` and return its exit code. The command is killed if this process dies.
+    """Run the job's command line ``command``, and return its exit code. Linux kills the started process if this process
+    dies.
 
-    After an interrupt, wait at most `MAX_END_SECONDS` for the command to end by itself. If a host is lost, end the
-    command, and return an exit code that is not 0.
+    If this process is interrupted, wait at most `MAX_END_SECONDS` for the end of the job, and kill a job that has not
+    ended. If a host is lost, end the job and return 1.
     """
     job = subprocess.Popen(command, env=job_environment(), preexec_fn=with_parent())
     try:
@@ -124,7 +126,7 @@ def run(command: list[str], hearing: Hearing) -> int:
                 job.terminate()
                 end(job, LOST_SECONDS)
                 return 1
-    except SystemExit:  # after SIGTERM or SIGHUP; after Ctrl-C the terminal itself signals the job
+    except SystemExit:  # at SIGTERM or SIGHUP; at Ctrl-C the terminal itself sends a signal to the job
         job.terminate()
         raise
     finally:
@@ -132,7 +134,8 @@ def run(command: list[str], hearing: Hearing) -> int:
 
 
 def end(job: subprocess.Popen, seconds: float):
-    """Wait at most ``seconds`` for the end of ``job``. Kill a job that has not ended."""
+    """Wait at most ``seconds`` for the end of the process ``job``. Kill ``job`` if it has not ended after
+    ``seconds``."""
     try:
         job.wait(seconds)
     except subprocess.TimeoutExpired:
@@ -141,8 +144,8 @@ def end(job: subprocess.Popen, seconds: float):
 
 
 def show(testbed: Testbed, counted):
-    """Print a table of the bytes that the hosts' network interfaces have counted. The bytes include traffic at the
-    start and end of the job."""
+    """Print a table of the bytes that the network interface of each host has sent and received. The bytes include
+    traffic at the start and end of the job."""
     cores = [f"{share:.3g}" for share in testbed.cpu.values()] if testbed.cpu else ["-"] * len(testbed.hosts)
     rows = [
         (host, share, *(f"{count / 2**20:.2f}" for count in bytes_of_host))

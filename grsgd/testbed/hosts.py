@@ -1,5 +1,5 @@
-"""The class `Testbed`, a context manager that creates the hosts of an emulated cluster, and always removes these hosts
-in the end."""
+"""The class `Testbed`, a context manager that creates an emulated cluster of several hosts on one machine and removes
+the cluster at the end."""
 
 import itertools
 import os
@@ -28,25 +28,25 @@ from grsgd.units import as_duration, as_rate, duration
 from grsgd.units import rate as bytes_per_second
 
 STATE = Path("/run/grsgd-testbed")
-"""Folder with one folder per testbed. The process that owns a testbed keeps the testbed's folder locked."""
+"""Folder with one folder per testbed. The process that owns a testbed keeps a file in the testbed's folder locked."""
 NAMESPACES = Path("/run/netns")
 ENTER = Path(__file__).with_name("enter.sh")
 TOOLS = ("ip", "tc", "bridge", "nsenter", "unshare", "sysctl", "hostname")
 EAGER = ("btl_tcp_eager_limit", "btl_tcp_rndv_eager_limit", "btl_tcp_max_send_size")
 EAGER_BYTES = 4 * 1024 * 1024
-"""Largest size in bytes of a message that Open MPI sends without asking the receiver first.
+"""Largest size in bytes of a message that Open MPI sends before the receiver has answered an announcement.
 
-By default Open MPI asks the receiver before it sends a message of 64 KiB or more. If data go in both directions, the
-receiver's answer waits behind data in the TCP connection, and a slow link is idle half of the time.
+By default Open MPI announces a message of 64 KiB or more, and waits for the receiver's answer. If data are sent in both
+directions, this answer waits behind data in the TCP connection, and a slow link is idle half of the time.
 """
 
 
 class Testbed:
-    """Emulated hosts on one machine, each with a network namespace, a host name and a share of the processor.
+    """Emulated cluster on one machine. Each host has a network namespace, a host name and a share of processor time.
 
-    Use a testbed as a context manager. SIGTERM and SIGHUP also leave the context, unless the program handles these
-    signals. Hosts are named after the testbed: ``tb0-0``, ``tb0-1``, ... Launchers run on an additional host, the head,
-    which has no quota of processor time and no limited link.
+    Use a `Testbed` as a context manager. SIGTERM and SIGHUP end the context, too, unless the program handles these
+    signals. The hosts' names begin with the testbed's name: ``tb0-0``, ``tb0-1``, ... Launchers run on an additional
+    host, the head, which has no quota of processor time and no limited link.
 
     Parameters
     ----------
@@ -117,7 +117,7 @@ class Testbed:
             self.name = free_name()
             self.folder = STATE / self.name
             self.folder.mkdir()
-            self._lock = exclusive_lock(self.folder / "lock")  # __exit__ closes this file, which unlocks it
+            self._lock = exclusive_lock(self.folder / "lock")  # __exit__ closes this file, and closing removes the lock
         self._keeper = keeper()
         self._handlers = exit_on_signals()
         self.hosts = [f"{self.name}-{index}" for index in range(self.count)]
@@ -156,7 +156,8 @@ class Testbed:
 
     @contextmanager
     def without_cpu_limit(self):
-        """Return a context in which no host has a limit of cores, so that programs start many times faster."""
+        """Return a context in which hosts may use all cores of the machine, so that programs start many times
+        faster."""
         for index in self.cpu:
             quota.limit(group_of(self.hosts[index]), None)
         try:
@@ -171,23 +172,23 @@ class Testbed:
         (self.folder / "hosts").write_text("\n".join(["127.0.0.1 localhost", *lines]) + "\n")
 
     def address(self, host: str) -> str:
-        """Return the IPv4 address of ``host``, the name of a host or of the head."""
+        """Return the IPv4 address of the host with the name ``host``, which may be the head."""
         return links.HEAD_ADDRESS if host == self.head else links.address(self.hosts.index(host))
 
     def enter(self, host: str, command: list) -> list[str]:
-        """Return a command line that executes ``command`` on ``host`` by ``exec``, so that signals to the process reach
-        ``command``."""
+        """Return a command line that runs ``command`` on ``host``. The starting shell is replaced by ``command``, so
+        that signals reach ``command``."""
         return [str(ENTER), host, "exec " + shlex.join(str(argument) for argument in command)]
 
     def mpiexec(self, arguments: list) -> list[str]:
-        """Return the command that runs ``mpiexec arguments`` on the hosts. By default the ranks go to the hosts in
-        turn: rank 0 to the first host, rank 1 to the second host, and so on.
+        """Return a command line that runs ``mpiexec`` with ``arguments`` on the hosts of the testbed. By default rank 0
+        runs on the first host, rank 1 on the second host, and so on; after the last host comes the first.
 
         Raises TestbedError if mpiexec is not from Open MPI 5 or newer.
         """
         options = [
             *("--prtemca", "plm", "ssh", "--prtemca", "plm_ssh_agent", ENTER, "--prtemca", "plm_ssh_no_tree_spawn", 1),
-            *("--prtemca", "prte_tmpdir_base", self.folder),  # daemons that are killed leave files in this folder
+            *("--prtemca", "prte_tmpdir_base", self.folder),  # killed daemons of Open MPI leave files in this folder
             *("--mca", "pml", "ob1", "--mca", "btl", "tcp,self"),  # ranks use only the network, and not shared memory
             *(argument for key in EAGER for argument in ("--mca", key, EAGER_BYTES)),
             *("--host", ",".join(self.hosts), "--map-by", "node:OVERSUBSCRIBE", "--bind-to", "none"),
@@ -195,8 +196,8 @@ class Testbed:
         return self.enter(self.head, [find_mpiexec(), *options, *arguments])
 
     def settings(self) -> dict[str, str]:
-        """Return environment variables for `grsgd run --hosts` on the head. With these variables, ranks start on the
-        hosts and send messages only over the network."""
+        """Return environment variables for the command `grsgd run --hosts` on the testbed's head. With these variables,
+        Open MPI starts ranks on the testbed's hosts, and ranks send messages only over the network."""
         launcher = {"plm": "ssh", "plm_ssh_agent": ENTER, "plm_ssh_no_tree_spawn": 1, "prte_tmpdir_base": self.folder}
         library = {"pml": "ob1", "btl": "tcp,self"} | dict.fromkeys(EAGER, EAGER_BYTES)
         found = {f"PRTE_MCA_{key}": value for key, value in launcher.items()}
@@ -204,15 +205,15 @@ class Testbed:
         return {key: str(value) for key, value in found.items()}
 
     def kill(self, index: int):
-        """Kill all processes on host ``index``."""
+        """Kill all processes on the host with the index ``index``."""
         send(signal.SIGKILL, links.processes(self.hosts[index]))
 
     @contextmanager
     def lost(self, index: int):
-        """Return a context in which host ``index`` sends nothing and runs nothing, as after a power failure.
+        """Return a context in which host number ``index`` is dead, as after a power failure: it sends and runs nothing.
 
-        The host's link carries nothing, and the host's processes are stopped, so that no connection is closed. At the
-        end of the context the stopped processes are killed, and the link carries messages again. Raises TestbedError.
+        The host's link carries no packets, and its processes are stopped, so that no connection is closed. At the end
+        of the context, the stopped processes are killed, and the link carries packets again. Raises TestbedError.
         """
         host = self.hosts[index]
         with self.cut(index):
@@ -226,8 +227,8 @@ class Testbed:
                 send(signal.SIGKILL, stopped & set(links.processes(host)))
 
     def hearing(self) -> Hearing:
-        """Return a `Hearing`, which watches for one job whether the hosts are alive. The `Hearing` listens on the
-        testbed's head."""
+        """Return a `Hearing`, an object that finds out during one job whether the hosts are still alive. The `Hearing`
+        receives signs of life from the hosts on the testbed's head."""
         with links.inside(self.head):
             return Hearing([self.address(host) for host in self.hosts])
 
@@ -238,29 +239,30 @@ class Testbed:
             time.sleep(0.05)
 
     def cut(self, index: int):
-        """Return a context in which the link of host ``index`` carries no packets. Raises TestbedError."""
+        """Return a context in which the link of the host with the index ``index`` carries no packets. Raises
+        TestbedError."""
         return links.cut(self.head, f"port{index}")
 
     def counters(self) -> np.ndarray:
-        """Return the numbers of bytes that the interface of each host has sent and received so far, int64 of shape
-        [hosts, 2]."""
+        """Return the number of bytes that each host's network interface has sent, and the number that it has received:
+        int64 of shape [hosts, 2]."""
         return np.array([links.counters(host) for host in self.hosts], np.int64)
 
 
 def send(number: int, processes: Iterable[int]):
-    """Send the signal ``number`` to each process in ``processes`` that exists."""
+    """Send the signal with the number ``number`` to each of ``processes`` (process ids) that still exists."""
     for process in processes:
         with suppress(ProcessLookupError):
             os.kill(process, number)
 
 
 def group_of(host: str) -> str:
-    """Return the name of the control group that limits the processor time of ``host``."""
+    """Return the name of the Linux control group that limits the processor time of ``host``."""
     return f"grsgd-{host}"
 
 
 def check_machine():
-    """Raise TestbedError, with advice, if this machine cannot have a testbed."""
+    """Raise TestbedError, with advice for the user, if this machine cannot have a testbed."""
     if not sys.platform.startswith("linux"):
         raise TestbedError("a testbed needs Linux: network namespaces and control groups")
     if os.geteuid() != 0:
@@ -287,8 +289,8 @@ def find_mpiexec() -> str:
 
 
 def fair_share(hosts: int) -> float:
-    """Return the largest number of cores per host, at most 1, at which no host must wait for a core that another host
-    uses."""
+    """Return the largest number of cores per host, at most 1, with which the hosts together do not need more cores than
+    this machine has."""
     return min(available_cores() / hosts, 1.0)
 
 
@@ -305,7 +307,7 @@ def testbeds() -> list[str]:
 
 
 def left_behind(name: str) -> bool:
-    """Return whether the process that owned testbed ``name`` has ended without removing the testbed."""
+    """Return True if the process that has created the testbed ``name`` has ended without removing the testbed."""
     try:
         exclusive_lock(STATE / name / "lock", timeout=0).close()
     except TimeoutError:
@@ -321,8 +323,8 @@ def clear() -> list[str]:
 
 
 def remove_stale() -> list[str]:
-    """Remove all testbeds whose process was killed, and return the names of these testbeds. The caller holds the lock
-    of `only_one`."""
+    """Remove all testbeds whose process was killed, and return the names of these testbeds. The caller must have
+    entered the context `only_one`."""
     stale = [name for name in testbeds() if left_behind(name)]
     for name in stale:
         remove(name)
@@ -342,14 +344,14 @@ def keeper() -> subprocess.Popen:
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        start_new_session=True,  # signals to this process's group must not reach the keeper
+        start_new_session=True,  # signals to the process group of this process must not reach the keeper
     )
 
 
 def remove(name: str, seconds: float = 10.0):
     """Remove testbed ``name`` with its processes, namespaces, network interfaces, control groups and files.
 
-    Raises TestbedError if the testbed's processes do not end within ``seconds``, or one of these objects cannot be
+    Raises TestbedError if the processes do not end within ``seconds``, or if a namespace, group or file cannot be
     removed.
     """
     namespaces = [path.name for path in NAMESPACES.glob(f"{name}-*")]
@@ -372,7 +374,8 @@ def remove(name: str, seconds: float = 10.0):
 
 @contextmanager
 def only_one(seconds: float = 120.0):
-    """Return a context in which testbeds can be created and removed, and which only one process at a time can enter.
+    """Return a context in which this process may create and remove testbeds. Only one process at a time can be in the
+    context.
 
     Raises TestbedError if another process stays in the context for ``seconds``.
     """
@@ -387,7 +390,7 @@ def only_one(seconds: float = 120.0):
 
 @contextmanager
 def uninterrupted():
-    """Return a context that delays Ctrl-C, SIGTERM and SIGHUP until the end of the context."""
+    """Return a context that delays the effect of Ctrl-C, SIGTERM and SIGHUP until the end of the context."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, *ENDING))
     try:
         yield

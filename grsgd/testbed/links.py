@@ -1,8 +1,9 @@
-"""The emulated network of a testbed: network namespaces, a bridge, and the rate limiter ``tc tbf`` at both ends of
-every link.
+"""The emulated network of a testbed: a network namespace per host, a bridge, and the rate limiter ``tc tbf`` at
+both ends of every link.
 
-All interfaces are in network namespaces of the testbed, and the bridge is in the namespace of the head. The network is
-therefore invisible from outside, and several testbeds can use the same addresses.
+All network interfaces belong to network namespaces of the testbed. The bridge belongs to the namespace of the head (the
+launcher's host). The network is therefore invisible from outside the testbed, and several testbeds can use the same
+addresses.
 """
 
 import ctypes
@@ -16,44 +17,46 @@ from typing import Literal
 NETWORK = "10.77.0"
 HEAD_ADDRESS, MEDIUM_ADDRESS = f"{NETWORK}.254", f"{NETWORK}.253"
 MAX_HOSTS = 200
-"""Greatest number of hosts of a testbed."""
+"""Largest number of hosts that a testbed can have."""
 Medium = Literal["switched", "shared"]
 MTU = 9000
-"""Number of bytes of the largest packet. Packets of this size are jumbo frames, as on most clusters.
+"""Number of bytes of the largest network packet (MTU). Packets of 9000 bytes are jumbo frames, which most clusters use.
 
-With packets of this size, headers take only 1 % of a link's rate, and the emulating machine has fewer packets to move.
+With such large packets, headers take only 1 % of a link's rate, and the emulating machine has to move fewer packets.
 """
 BURST_SECONDS = 0.001
-"""Size of the burst that an idle link may send at once, in seconds at the link's rate. A burst has at least two
-frames."""
+"""Size of the burst that an idle link may send without a limit, given as seconds at the link's rate. A burst has at
+least two frames."""
 FRAMES_AT_ONCE = 4
 """Number of frames that TCP hands to the network interface at once.
 
-With more frames, the short messages by which MPI prepares its next transfer would wait behind the previous transfer,
+If TCP passed more frames, the short messages with which MPI prepares its next transfer would wait behind these frames,
 and links would be idle. Real network cards avoid this wait with byte queue limits.
 """
 QUEUE_SECONDS = 0.1
-"""Length of a link's full queue, in seconds at the link's rate. Packets that arrive at a full queue are dropped."""
+"""Length of the longest queue before a link, given as seconds at the link's rate. Packets that arrive when the queue is
+full are dropped."""
 SETTINGS = {
-    "net.ipv4.tcp_congestion_control": "reno",  # allowed on every machine; BBR leaves part of a limited link unused
-    "net.ipv4.tcp_limit_output_bytes": "65536",  # short queues, as for FRAMES_AT_ONCE
-    "net.ipv4.tcp_slow_start_after_idle": "0",  # no slow start after ranks have computed
+    "net.ipv4.tcp_congestion_control": "reno",  # allowed everywhere; BBR leaves part of a limited link unused
+    "net.ipv4.tcp_limit_output_bytes": "65536",  # short queues, for the reason given at FRAMES_AT_ONCE
+    "net.ipv4.tcp_slow_start_after_idle": "0",  # no slow start of TCP after ranks have computed
 }
 """Linux kernel settings (sysctl) in the network namespace of each host."""
 CLONE_NEWNET = 0x40000000
-"""Constant that tells Linux's system call setns to change the network namespace."""
+"""Flag of Linux's system call setns for the change to another network namespace."""
 COMMAND_SECONDS = 30
-"""Seconds after which a command such as ``ip`` that has not ended counts as failed."""
+"""Seconds after which a command such as ``ip`` is ended and counts as failed."""
 
 
 class TestbedError(RuntimeError):
     """Error of a testbed that cannot be made or used on this machine. The error's message is one line."""
 
-    __test__ = False  # pytest must not collect this class
+    __test__ = False  # pytest must not take this class for a test
 
 
 def command(*arguments: object) -> str:
-    """Run the command ``arguments`` and return its standard output. Raises TestbedError if the command fails."""
+    """Run the program and arguments ``arguments``, and return the program's standard output. Raises TestbedError if the
+    program fails."""
     arguments = [str(word) for word in arguments]
     try:
         done = subprocess.run(
@@ -68,18 +71,18 @@ def command(*arguments: object) -> str:
 
 
 def address(index: int) -> str:
-    """Return the IPv4 address of host ``index``."""
+    """Return the IPv4 address of the host with the index ``index``."""
     return f"{NETWORK}.{index + 1}"
 
 
 def connect(head: str, hosts: list[str], rates: list[float], medium: Medium, mtu: int, delay: float):
-    """Make the network namespaces ``head`` and ``hosts``, and join these namespaces by links. Raises TestbedError.
+    """Create the network namespaces ``head`` and ``hosts``, and connect them by links. Raises TestbedError.
 
-    rates: bytes per second of each host's link.
+    rates: rate of each host's link in bytes per second.
     medium: with ``switched``, every host has its own full-duplex link to one switch. With ``shared``, all hosts share
-        one link of the first rate, in both directions together, as on a bus or a radio channel. Only traffic from and
-        to the head bypasses the shared link.
-    delay: additional seconds that all traffic takes to leave a host.
+        one link with the rate ``rates[0]``, in both directions together, as on a bus or a radio channel. Only traffic
+        from and to the head bypasses the shared link.
+    delay: seconds by which all traffic leaves a host later.
     """
     make_namespace(head)
     command("ip", "-n", head, "link", "add", "bridge", "mtu", mtu, "type", "bridge", "mcast_snooping", 0)
@@ -111,12 +114,12 @@ def connect(head: str, hosts: list[str], rates: list[float], medium: Medium, mtu
 
 
 def pass_multicast(head: str, ports: list[str], router: str):
-    """Let multicast traffic of a host pass the shared medium once, and reach all hosts from the medium.
+    """Let a host's multicast packets pass the shared medium once, and reach all hosts from this medium.
 
-    The bridge alone would bring multicast packets to all ports at once, past the shared medium. The hosts' ports are
-    therefore isolated, so that a host reaches only the medium and the head. The medium's router sends multicast packets
-    back unchanged. Multicast packets that come back have the address of the sending host. The bridge must therefore not
-    learn from packets of the medium at which port a host is.
+    Without this function, the bridge would send multicast packets to all ports at once, without the shared medium. The
+    hosts' ports are therefore isolated: a host can reach only the shared medium and the head. The router that stands
+    for the shared medium sends multicast packets back unchanged. A returned multicast packet still has the address of
+    the host that sent it. The bridge must therefore not learn the ports of hosts from packets that the medium sends.
     """
     for port in ports:
         command("ip", "-n", head, "link", "set", port, "type", "bridge_slave", "isolated", "on")
@@ -130,7 +133,7 @@ def pass_multicast(head: str, ports: list[str], router: str):
 
 
 def plug_in(head: str, port: str, namespace: str, mtu: int):
-    """Make the interface eth0 of ``namespace``, and join this interface to a new port ``port`` of the bridge."""
+    """Create the interface eth0 in the namespace ``namespace``, and connect it to a new port ``port`` of the bridge."""
     veth = ("type", "veth", "peer", "name", "eth0", "mtu", mtu, "netns", namespace)
     command("ip", "-n", head, "link", "add", port, "mtu", mtu, *veth)
     command("ip", "-n", head, "link", "set", port, "master", "bridge", "up")
@@ -139,7 +142,7 @@ def plug_in(head: str, port: str, namespace: str, mtu: int):
 
 @contextmanager
 def cut(head: str, port: str):
-    """Context manager during which the port ``port`` of the bridge carries no frames."""
+    """Return a context in which the port ``port`` of the bridge carries no frames."""
     command("ip", "-n", head, "link", "set", port, "down")
     try:
         yield
@@ -148,7 +151,7 @@ def cut(head: str, port: str):
 
 
 def make_namespace(name: str):
-    """Make a network namespace with a loopback interface and the kernel settings `SETTINGS`."""
+    """Create a network namespace ``name`` with a loopback interface and the kernel settings `SETTINGS`."""
     command("ip", "netns", "add", name)
     command("ip", "-n", name, "link", "set", "lo", "up")
     settings = SETTINGS | ({"net.ipv6.conf.all.disable_ipv6": "1"} if Path("/proc/sys/net/ipv6").exists() else {})
@@ -158,7 +161,7 @@ def make_namespace(name: str):
 
 @contextmanager
 def inside(name: str):
-    """Context manager during which this thread opens its sockets in the network namespace ``name``. Raises
+    """Return a context in which this thread opens its sockets in the network namespace ``name``. Raises
     TestbedError."""
     setns = ctypes.CDLL(None, use_errno=True).setns
     with open("/proc/thread-self/ns/net") as before, open(f"/run/netns/{name}") as namespace:
@@ -183,7 +186,8 @@ def limit(namespace: str, interface: str, rate: float, mtu: int, delay: float = 
 
 
 def counters(host: str) -> tuple[int, int]:
-    """Return the number of bytes that the host's interface has sent, and the number of bytes that it has received."""
+    """Return two numbers: the bytes that the network interface of ``host`` has sent, and the bytes that it has
+    received."""
     (interface,) = json.loads(command("ip", "-n", host, "-s", "-j", "link", "show", "eth0"))
     counts = interface["stats64"]
     return counts["tx"]["bytes"], counts["rx"]["bytes"]

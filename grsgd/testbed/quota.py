@@ -1,4 +1,4 @@
-"""Limits on the processor time of each host of a testbed, by Linux control groups of version 1 or 2."""
+"""Limits of the processor time that each host of a testbed may use, set by Linux control groups of version 1 or 2."""
 
 import time
 from pathlib import Path
@@ -6,18 +6,18 @@ from pathlib import Path
 from grsgd.control_groups import ROOT
 
 MIN_US = 1000
-"""Length in microseconds of the shortest period, and of the smallest quota, that the kernel accepts."""
+"""Microseconds of the shortest period, and of the smallest quota, that the kernel accepts for a control group."""
 QUOTA_US = 2000
-"""Microseconds for which a control group may compute in a period (its quota).
+"""Microseconds of processor time that a control group may use in each period (its quota).
 
-The limit does not slow a computation that is shorter than the quota, so the quota should be small. The quota should not
+The quota should be small, because a computation that is shorter than the quota is not slowed down. The quota should not
 be far below the kernel's clock tick, because the kernel notices only at a tick that a quota is used up.
 """
 
 
 def create(group: str, cores: float) -> Path:
-    """Make the control group ``group`` of at most ``cores`` cores. Return the file to which numbers of processes are
-    written, so that these processes join the group.
+    """Create the control group ``group``, whose processes may use at most ``cores`` cores. Return the file to which the
+    ids of processes must be written so that the processes join the group.
 
     Raises OSError if this machine does not allow control groups.
     """
@@ -44,7 +44,7 @@ def limit(group: str, cores: float | None):
 
 
 def remove(prefix: str, seconds: float = 5.0):
-    """Remove the control groups whose names begin with ``prefix``.
+    """Remove the control groups whose names begin with ``prefix``, when their processes have ended.
 
     Raises OSError if the processes in these groups do not end within ``seconds``.
     """

@@ -6,8 +6,8 @@
         algorithm = "mine.py:MyGossip"
         options = {"period": 2}
 
-The class `AlgorithmTests` has the tests. The class `Job` is a group of simulated ranks that minimise quadratic losses,
-for users' own tests.
+The class `AlgorithmTests` has tests that every algorithm must pass, also an algorithm of a user. The class `Job` is a
+group of simulated ranks that minimise quadratic losses, for users' own tests.
 """
 
 from grsgd.testing.algorithm_tests import AlgorithmTests

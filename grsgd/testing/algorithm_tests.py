@@ -1,4 +1,5 @@
-"""Tests that every algorithm must pass. Pytest runs the tests of this module for each subclass of `AlgorithmTests`."""
+"""Tests that every algorithm must pass, in the class `AlgorithmTests`. Pytest runs the tests of this module for each
+subclass of `AlgorithmTests`."""
 
 import inspect
 import subprocess
@@ -25,7 +26,7 @@ from grsgd.testing.simulated import network_of
 STEPS = 40
 """Number of steps that each rank takes in a test in simulated time."""
 REAL_STEPS, KEPT_EVERY = 40, 10
-"""Number of steps that each rank takes in a test under mpiexec, and number of steps between two checkpoints."""
+"""Number of steps that each rank takes in a test under mpiexec, and number of steps from one checkpoint to the next."""
 TIMEOUT = 300
 """Seconds after which a job under mpiexec is stopped, and its test fails."""
 NETWORK = {"bandwidth": "1 mbit", "latency": "1 ms", "eager_bytes": 64}
@@ -35,10 +36,10 @@ step."""
 
 class AlgorithmTests:
     """Tests of properties that every algorithm must have. A subclass sets the attribute ``algorithm`` to the algorithm
-    to test. Some tests run only if the subclass sets further attributes.
+    to test. Some tests run only if the subclass sets further attributes, such as ``keeps_mean``.
 
-    In most tests the ranks are simulated and minimise quadratic losses (`Job`). The last two tests train on real ranks,
-    under mpiexec.
+    In most tests the ranks are simulated and minimise quadratic losses (`Job`). The last two tests of the class train
+    on real ranks, which are processes under mpiexec.
     """
 
     algorithm: ClassVar[str]
@@ -49,10 +50,11 @@ class AlgorithmTests:
     ranks: ClassVar[tuple[int, ...]] = (2, 3, 5)
     """Numbers of ranks with which the algorithm is tested."""
     orders: ClassVar[int] = 8
-    """Number of different orders of messages and steps with which the algorithm is tested, for each number of ranks."""
+    """Number of different orders of messages and steps in which a test runs the algorithm, for each number of ranks."""
     distance: ClassVar[float] = 0.3
     """Largest allowed distance of the mean model from the optimum after 40 steps (`STEPS`), as a fraction of the
-    distance at the start. A subclass sets a larger fraction for an algorithm that needs more steps by its nature."""
+    distance before training. A subclass sets a larger fraction for an algorithm that needs more steps because of its
+    method."""
     keeps_mean: ClassVar[bool] = False
     """Whether exchanges keep the mean of all models, weighted by ``Algorithm.weight``, including models in messages
     under way. If ``keeps_mean`` is True, a test compares the mean of all models before and after training with
@@ -61,13 +63,13 @@ class AlgorithmTests:
     """Static method that returns the mixing matrix W, of shape [n, n], for the number of ranks n and the number of the
     step.
 
-    A subclass sets ``mixing_matrix`` only if a step of all ranks is a local step and X <- W X, where X has one row per
-    rank, the rank's model."""
+    A subclass sets ``mixing_matrix`` only if a step of all ranks consists of a local step and of X <- W X. Row i of X
+    is the model of rank i."""
     mixes_first: ClassVar[bool] = False
     """Whether a step of an algorithm with ``mixing_matrix`` is X <- W X - rate G, with the gradients G at the models
     before the mixing. If ``mixes_first`` is False, a step is X <- W (X - rate G)."""
 
-    # ---- in simulated time
+    # ---- tests in simulated time
 
     def test_all_steps_are_taken_and_nothing_is_left(self):
         for n in self.ranks:
@@ -92,8 +94,8 @@ class AlgorithmTests:
             )
 
     def test_no_order_of_messages_or_steps_stops_it(self):
-        """Train with several orders of messages and steps. A deadlock raises Deadlock, whose message names the object
-        for which each rank waits."""
+        """Train with different orders of messages and of the ranks' steps. A deadlock raises the error Deadlock, whose
+        message names the object for which each rank waits."""
         for n in self.ranks:
             for seed in range(self.orders):
                 slow = {seed % n: 4.0} if seed % 2 else {}
@@ -114,8 +116,8 @@ class AlgorithmTests:
             assert (one.X == other.X).all(), f"{n} ranks: the models depend on how long steps and messages take"
 
     def test_the_mean_of_all_models_is_kept(self):
-        """Compare the mean of the ranks' models before and after training with learning rate 0; the models differ at
-        the start."""
+        """Compare the mean of the ranks' models before and after training with learning rate 0. The models of the ranks
+        differ before training."""
         if not self.keeps_mean:
             skip("keeps_mean is not set to True")
         for n in self.ranks:
@@ -143,7 +145,7 @@ class AlgorithmTests:
                 assert apart < 1e-10, f"{n} ranks, step {step}: {apart:g} from the mixing matrices"
 
     def test_times_alone_are_the_times_of_training(self):
-        """Compare the simulated times of training with the simulated times of ``grsgd simulate --timing-only``."""
+        """Compare the simulated times of training with the simulated times of the same run with ``--timing-only``."""
         if self.traits.depends_on_values:
             skip("the algorithm's messages depend on the models' values (traits.depends_on_values)")
         for n in self.ranks:
@@ -153,11 +155,11 @@ class AlgorithmTests:
             for trained, timed in zip(one.trainers, other.trainers, strict=True):
                 assert (trained.comm.traffic.sent == timed.comm.traffic.sent).all(), f"{n} ranks: other bytes"
 
-    # ---- on real ranks
+    # ---- tests on real ranks
 
     def test_real_ranks_do_what_simulated_ones_do(self):
-        """Train on real ranks. If the algorithm is synchronous, the final model must equal the final model of simulated
-        ranks up to rounding."""
+        """Train on real ranks. Train on real ranks. If the algorithm is synchronous, compare the final model with the
+        final model of simulated ranks."""
         with tempfile.TemporaryDirectory() as folder:
             n = self.ranks[-1]
             model = self.train(Path(folder), n)
@@ -181,12 +183,12 @@ class AlgorithmTests:
                 for name in whole:
                     assert torch.equal(whole[name], again[name]), f"{n} ranks: {name} differs after going on"
 
-    # ---- parts of the tests
+    # ---- methods that the tests call
 
     @property
     def name(self) -> str:
-        """Name of the tested algorithm, with the path of its file. A file that is not in the working directory is
-        looked for in the folder of the test."""
+        """Name of the tested algorithm, with the path of its file. If the file is not in the working directory, the
+        file in the folder of the test class is used."""
         file, colon, wanted = self.algorithm.rpartition(":")
         beside = Path(inspect.getfile(type(self))).parent / file
         here = not file.endswith(".py") or Path(file).exists() or not beside.exists()
@@ -198,8 +200,7 @@ class AlgorithmTests:
         return cls.traits_of(cls.Options(**self.options))
 
     def job(self, n: int, seconds=None, latencies: int | None = None, **more) -> Job:
-        """Return a `Job` of ``n`` simulated ranks that minimise quadratic losses with the optimum 3, by
-        `shifted_job`."""
+        """Return a `Job` of ``n`` simulated ranks, made by `shifted_job`, whose quadratic losses have the optimum 3."""
         if issubclass(find(self.name), CommonBatchAlgorithm):
             skip("all ranks share a batch, and quadratics have none")
         return shifted_job(self.name, n, seconds, latencies, **more, **self.options)
@@ -242,5 +243,5 @@ class AlgorithmTests:
 
 
 def skip(why: str):
-    """Skip the running test for the reason ``why``, in any test runner."""
+    """Skip the test that is running, for the reason ``why``, in any test runner."""
     raise unittest.SkipTest(why)

@@ -1,5 +1,5 @@
-"""Simulated ranks, each of which minimises |A x - b|^2 / 2 for its own A and b, for tests of algorithms, and a
-reference computation in NumPy."""
+"""Simulated ranks, each of which minimises |A x - b|^2 / 2 for its own A and b, for tests of algorithms; and a
+reference computation of the same models in NumPy."""
 
 from dataclasses import dataclass
 from functools import cache, partial
@@ -26,8 +26,9 @@ RATE, MOMENTUM, WEIGHT_DECAY = 0.05, 0.9, 0.1
 
 @dataclass(frozen=True)
 class Problem:
-    """Quadratic losses |A x - b|^2 / 2 of all ranks. The matrix A of a rank is the identity plus ``skew`` times noise.
-    In each step the vector b of a rank is ``shift`` plus noise. If ``is_still`` is True, b is the same in all steps."""
+    """Losses of all ranks: the loss of a rank is |A x - b|^2 / 2 for its own A and b. The matrix A of a rank is the
+    identity plus ``skew`` times noise. The vector b of a rank is ``shift`` plus noise, which differs from step to step.
+    If ``is_still`` is True, the vector b of a rank is the same in all steps."""
 
     size: int = SIZE
     skew: float = 0.1
@@ -39,7 +40,7 @@ class Problem:
         return np.linspace(-1, 1, self.size)
 
     def initial(self, n):
-        """Return the first models of ``n`` ranks as a matrix with one row per rank."""
+        """Return the models of ``n`` ranks before training, as a matrix with one row per rank."""
         return np.tile(self.start, (n, 1))
 
     @cache  # noqa: B019
@@ -54,7 +55,8 @@ class Problem:
         return A.T @ (A @ x - self.target(rank, step))
 
     def optimum(self, n):
-        """Return the x that minimises the sum of the losses of ``n`` ranks, if the losses are the same in all steps."""
+        """Return the vector x that minimises the sum of the losses of ``n`` ranks, if the losses are the same in all
+        steps."""
         matrices = [self.matrix(rank) for rank in range(n)]
         return np.linalg.solve(
             sum(A.T @ A for A in matrices), sum(A.T @ self.target(rank, 0) for rank, A in enumerate(matrices))
@@ -71,8 +73,9 @@ SHIFTED = Problem(12, skew=0.0, shift=3.0)
 
 
 class Quadratic(torch.nn.Module):
-    """Model of one rank with a quadratic loss, with parameters in two layers. ``statistics`` is the length of a buffer
-    that stands for statistics of batch normalisation. If ``statistics`` is 0, the model has no buffer."""
+    """Model of one rank with a quadratic loss; its parameters form two layers. ``statistics`` is the number of elements
+    of a buffer that stands for the statistics of a batch normalisation layer. If ``statistics`` is 0, the model has no
+    buffer."""
 
     def __init__(self, rank: int, problem: Problem = PROBLEM, statistics: int = 0):
         super().__init__()
@@ -91,7 +94,7 @@ class Quadratic(torch.nn.Module):
         return (A @ self.x - torch.from_numpy(self.problem.target(self.rank, step))).square().sum() / 2
 
     def set_gradients(self, step):
-        """Set the gradients of step number ``step`` that a backward pass would compute, without a backward pass."""
+        """Set the gradients that a backward pass of step number ``step`` would compute, without a backward pass."""
         x = self.x.detach().numpy()
         gradient = torch.from_numpy(self.problem.gradient(self.rank, x, step))
         for layer, part in zip(self.layers, gradient.split([x.size - 3, 3]), strict=True):
@@ -101,10 +104,10 @@ class Quadratic(torch.nn.Module):
 class Job:
     """Group of ``n`` simulated ranks that minimise quadratic losses with the algorithm ``name``.
 
-    ``seconds(rank, step)`` returns the simulated seconds that the computation of a gradient takes. ``spec`` and
-    ``random`` describe the network, see `simulated.Ranks`. ``schedule(step)`` returns a factor by which the learning
-    rate ``rate`` is multiplied. The attribute ``log`` has the actions of all ranks in order, as tuples (action, rank,
-    ...). The attribute ``trajectories`` has, for each rank, its models after all its steps.
+    ``seconds(rank, step)`` returns how many simulated seconds the computation of a gradient takes. ``spec`` and
+    ``random`` describe the network, as in the class `simulated.Ranks`. ``schedule(step)`` returns a factor by which the
+    learning rate ``rate`` is multiplied. The attribute ``log`` has the actions of all ranks in order, as tuples
+    (action, rank, ...). The attribute ``trajectories`` has, for each rank, the rank's model after each of its steps.
     """
 
     def __init__(
@@ -126,7 +129,7 @@ class Job:
         self.rate = lambda step: rate * schedule(step)
         self.log: list[tuple] = []
         self.ends: list[list[float]] = [[] for _ in range(n)]
-        """Simulated times at which each rank ended its steps, in seconds."""
+        """Simulated times, in seconds, at which each rank ended its steps."""
         self.trajectories = [[] for _ in range(n)]
         self.ranks = Ranks(n, spec, random, driver=partial(SimulatedDriver, compute_seconds=seconds))
         uncounted = self.ranks.fabric.communicators()
@@ -151,9 +154,9 @@ class Job:
             algorithm.x.array[:] = np.random.default_rng(rank).standard_normal(self.problem.size)
 
     def note(self, algorithm, method, *what):
-        """Add each call of the algorithm's ``method`` to ``log``. If ``method`` is a schedule, the call is logged
-        before the schedule runs. ``what`` has functions of the call's arguments, whose results are added to the log's
-        entry."""
+        """Append each call of the method named ``method`` of ``algorithm`` to ``log``. If the method is a generator
+        function, the call is logged before the generator runs. Each function in ``what`` takes the arguments of the
+        logged call. The results of the functions in ``what`` are added to the entry in the log."""
         original = getattr(algorithm, method)
 
         def noted(*arguments):
@@ -168,8 +171,8 @@ class Job:
         return np.array([algorithm.x.array for algorithm in self.algorithms])
 
     def train(self, steps=STEPS, after=None, drain=True, after_step=lambda algorithm: None):
-        """Run all ranks for ``steps`` steps, which is a number, or a list with a number per rank. After the steps, with
-        ``drain`` each rank receives all messages under way.
+        """Run all ranks for ``steps`` steps; ``steps`` is a number, or a list with a number for each rank. If ``drain``
+        is True, each rank receives all messages under way after its last step.
 
         ``after()`` is called after every event of the simulation, and ``after_step(algorithm)`` after every step of a
         rank.
@@ -194,8 +197,9 @@ class Job:
             yield from lifecycle.drain()
 
     def stages(self, rank):
-        """Return a pair (share of the backward pass, call of ``gradient_ready``) for the gradient of each layer. Odd
-        ranks complete the gradient of the first layer first. Without the trait ``sends_early``, return no pairs."""
+        """Return the points of the backward pass at which the gradients of layers are complete, for algorithms with the
+        trait ``sends_early``. Each point is a pair: a fraction of the backward pass, and a function that calls
+        ``gradient_ready``. On odd ranks the gradient of the first layer is complete first."""
         algorithm = self.algorithms[rank]
         if self.n == 1 or not algorithm.traits.sends_early:
             return ()
@@ -212,7 +216,7 @@ class Job:
         return self
 
     def sent(self):
-        """Return the number of payload bytes that all ranks together have sent, without uncounted messages."""
+        """Return the number of payload bytes that all ranks together have sent in counted messages."""
         return sum(int(comm.traffic.sent.sum()) for comm in self.ranks.comms)
 
     def messages(self):
@@ -226,14 +230,14 @@ class Job:
         return np.linalg.norm(self.X - self.X.mean(0)) / np.sqrt(self.n)
 
     def nothing_is_left(self):
-        """Return whether every sent message has been received and every posted receive has received a message."""
+        """Return whether every sent message has been received, and every posted receive has got its message."""
         return self.ranks.fabric.is_idle()
 
 
 def shifted_job(name, n, seconds=None, latencies=None, slow_link=False, **more) -> Job:
     """Return a `Job` of ``n`` ranks that minimise the losses of ``SHIFTED`` with the algorithm ``name``.
 
-    ``latencies`` is the seed of random latencies of messages. If ``latencies`` is None, messages have no random
+    ``latencies`` is the seed of the messages' random latencies. If ``latencies`` is None, messages have no random
     latencies. With ``slow_link`` long messages from rank 0 to rank 1 take 50 ms, and all other messages take no time.
     """
     random = None if latencies is None else np.random.default_rng(latencies)
@@ -243,21 +247,22 @@ def shifted_job(name, n, seconds=None, latencies=None, slow_link=False, **more) 
 
 
 def in_order_of_time(slowdown):
-    """Return the pairs (rank, step) of all steps, in the order in which the steps end. ``slowdown`` has the duration of
-    a step by rank."""
+    """Return the pairs (rank, step) of all steps of all ranks, in the order in which the steps end. ``slowdown[rank]``
+    is the duration of a step of ``rank``."""
     steps = [(i, step) for i in slowdown for step in range(STEPS)]
     return sorted(steps, key=lambda step: slowdown[step[0]] * (step[1] + 1))
 
 
 class Reference:
-    """Reference computation in NumPy, with the models of all ranks in one float64 matrix."""
+    """Reference computation in NumPy with which tests compare algorithms; the models of all ranks are one float64
+    matrix."""
 
     def __init__(self, n, rate=RATE):
         self.X = PROBLEM.initial(n)
         self.V, self.G = np.zeros_like(self.X), np.zeros_like(self.X)
         self.rate = rate
         self.learnt = np.zeros_like(self.X)
-        """Sum of all updates of each rank's model, as a matrix with one row per rank."""
+        """Sum of all optimizer updates of each rank's model, as a matrix with one row per rank."""
 
     def gradient(self, rank, step):
         self.G[rank] = PROBLEM.gradient(rank, self.X[rank], step)
@@ -268,22 +273,22 @@ class Reference:
         self.learnt[rank] -= self.rate * self.V[rank]
 
     def step(self, step):
-        """Compute the gradient and update the model on all ranks, for step number ``step``."""
+        """Compute the gradients and update the models of all ranks, for step number ``step``."""
         for rank in range(len(self.X)):
             self.gradient(rank, step)
             self.update(rank)
 
     def replay(self, log):
-        """Repeat the actions in ``log``, the log of a `Job`. The first element of each entry is the name of a method of
-        `Reference` or its subclass, which is called with the other elements."""
+        """Repeat, in NumPy, the actions in ``log``, the log of a `Job`. The first element of an entry of the log is the
+        name of a method of `Reference` or of its subclass, which is called with the other elements."""
         for what, *arguments in log:
             getattr(self, what)(*arguments)
         return self
 
 
 def straggler(factor=4.0, rank=0):
-    """Return a function ``seconds`` for a `Job` in which the rank ``rank`` takes ``factor`` times as long as all other
-    ranks."""
+    """Return a function ``seconds(rank, step)`` for a `Job` in which the rank ``rank`` takes ``factor`` times as long
+    as all other ranks."""
     return lambda i, step: factor if i == rank else 1.0
 
 
@@ -294,8 +299,8 @@ def uneven(rank, step):
 
 
 def random_speeds(seed):
-    """Return a function ``seconds`` for a `Job` in which each rank has a random mean duration of a step. A step takes
-    0.5 to 1.5 times the rank's mean duration."""
+    """Return a function ``seconds(rank, step)`` for a `Job` in which each rank has its own random speed. A step takes
+    0.5 to 1.5 times the mean duration of the rank's steps."""
 
     def seconds(rank, step):
         random = np.random.default_rng((seed, rank))

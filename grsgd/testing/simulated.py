@@ -11,8 +11,9 @@ from grsgd.simulator.network import NetworkSpec
 
 
 def network_of(**options) -> NetworkSpec:
-    """Return the description of a simulated network. ``options`` are named as in a TOML file of a network. By default
-    the bandwidth is unlimited and the latency 0."""
+    """Return the description of a simulated network for tests. The keyword arguments ``options`` have the names of the
+    keys in a TOML file that describes a network. By default the simulated network has unlimited bandwidth and latency
+    0."""
     return NetworkSpec(**{"bandwidth": "inf bit", "latency": "0 s"} | options)
 
 
@@ -34,10 +35,10 @@ class RandomLatencies(Network):
 
 
 class Ranks:
-    """Group of ``n`` simulated ranks. If ``random``, a NumPy generator, is given, every message has a random latency.
+    """Group of ``n`` simulated ranks. If the NumPy generator ``random`` is given, every message has a random latency.
 
-    The attribute ``comms`` has one communicator per rank. The attribute ``drivers`` has one driver per rank, whose
-    method `start` runs a schedule in the background.
+    The attribute ``comms`` has one communicator per rank. The attribute ``drivers`` has one driver (object that runs
+    generators) per rank.
     """
 
     def __init__(self, n: int, spec: NetworkSpec | None = None, random=None, driver=SimulatedDriver):
@@ -61,8 +62,8 @@ class Ranks:
             after()
 
     def finish(self, schedules, after=None) -> list:
-        """Run ``schedules``, one per rank, in the foreground, until all schedules have ended. Return the results of all
-        schedules."""
+        """Run the generators ``schedules``, one per rank, in the foreground, until all generators have ended. Return
+        the results of all generators."""
         pairs = zip(self.drivers, schedules, strict=True)
         activities = [driver.start_foreground(schedule) for driver, schedule in pairs]
         while after is not None and not all(activity.complete for activity in activities) and self.event():
@@ -72,7 +73,7 @@ class Ranks:
 
     def at_once(self, rank: int, *hooks):
         """Call ``hooks`` one after the other on ``rank``, as the rank's training loop would. The ``hooks`` must not
-        wait."""
+        wait for messages."""
 
         def schedule():
             for hook in hooks:
@@ -83,8 +84,8 @@ class Ranks:
 
 
 def models_under_way(fabric: MessageFabric) -> list:
-    """Return the messages under way that mailboxes have sent, except each mailbox's last messages, which contain no
-    model."""
+    """Return the messages under way that mailboxes have sent and that contain a model. The last message of a mailbox
+    contains no model."""
     return [sending for sending in fabric.under_way if sending.array.dtype == "uint8" and sending.nbytes > HEADER]
 
 

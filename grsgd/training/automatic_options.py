@@ -1,5 +1,5 @@
-"""Replacement of the value ``"auto"`` of an algorithm's options, after a short measurement before the run (the
-trial)."""
+"""Choice of values for algorithm options that are ``"auto"`` in the configuration, by a short measurement before the
+run (the trial)."""
 
 from dataclasses import replace
 from functools import partial
@@ -16,18 +16,18 @@ from grsgd.training.gradients import CommonBatch
 from grsgd.training.stragglers import DelayModel
 
 DELAYED_STEPS = 500
-"""Number of steps for which the measurement before a run draws random delays, as configured in the section
-``[stragglers]``."""
+"""Number of steps whose random delays, configured in the section ``[stragglers]``, enter the measurement before a
+run."""
 
 
 def choose_options(config: Config, dataset: Dataset, model: torch.nn.Module, context: RankContext):
-    """Measure, and return ``config`` with a chosen value in place of each ``"auto"``. Return, too, the reason for each
-    chosen value, by the name of the run file's attribute. This function is a schedule (a generator that yields the
-    objects it waits for), run on all ranks at once.
+    """Measure on all ranks, and return ``config`` with a chosen value in place of each algorithm option that is
+    ``"auto"``. Return also the reason for each chosen value, in a dict whose keys are names of attributes of the run
+    file. This function is a generator (schedule) that all ranks run at once.
 
-    The parameters of ``model`` are not changed. ``context.comm`` must carry only messages of this measurement. Raises
-    ConfigError if the measurement is impossible. The ConfigError is a NoMulticast if the wanted multicast cannot be
-    used.
+    The parameters of ``model`` are not changed. ``context.comm`` must carry only messages of the measurement before the
+    run. Raises ConfigError if the measurement cannot be made. Raises NoMulticast, a subclass of ConfigError, if the
+    configured multicast cannot be used.
     """
     dtype, of_trial = getattr(torch, config.dtype), replace(context, seed=config.seed)
     trial = Trial(of_trial, model, dtype, partial(load_of, config, dataset))
@@ -36,13 +36,15 @@ def choose_options(config: Config, dataset: Dataset, model: torch.nn.Module, con
 
 
 def with_options(config: Config, chosen: dict) -> Config:
-    """Return a copy of ``config`` in which the algorithm's options in ``chosen`` have the values of ``chosen``."""
+    """Return a copy of ``config`` with the values of ``chosen``, a dict from options of the algorithm to their
+    values."""
     return config.model_copy(update={"algorithm": config.algorithm.model_copy(update=chosen)})
 
 
 def load_of(config: Config, dataset: Dataset, trial: CommonBatchAlgorithm) -> Load:
-    """Return the work that ranks do in the measurement before a run: the gradients that they compute in the run, and
-    the delays of each rank. Raises ConfigError if the algorithm and the configuration do not fit."""
+    """Return the load of the ranks for the measurement before a run: functions that compute the gradients of the run,
+    and the injected delays of each rank. Raises ConfigError if the algorithm cannot run with the settings of
+    ``config``."""
     ranks = trial.comm.size
 
     def gradients(most: int | None = None) -> CommonBatch:

@@ -1,4 +1,5 @@
-"""Computation of the gradient of one batch on one rank, as the section ``[gradient]`` of a configuration asks."""
+"""Computation of the gradient of one batch on one rank, with the settings of the configuration's section
+``[gradient]``."""
 
 import os
 import shutil
@@ -43,9 +44,9 @@ class BatchGradient:
 
     @cached_property
     def total_loss(self):
-        """Function of (inputs, targets) that returns the total loss of a batch. The function is compiled if the
-        configuration sets ``gradient.compile``."""
-        # Each shape of a batch is compiled separately, so that two ranks compute the same bits for the same block.
+        """Function of (inputs, targets) that returns the total loss of a batch. The function ``total_loss`` is compiled
+        by torch if the configuration sets ``gradient.compile``."""
+        # Each batch shape is compiled separately, so that ranks compute the same bits for the same block of samples.
         return torch.compile(self._total_loss, dynamic=False) if self.wanted.compile else self._total_loss
 
     def _total_loss(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -74,5 +75,6 @@ def check_compiler(wanted: Gradient, device: torch.device):
 
 
 def square_sum(x: torch.Tensor) -> torch.Tensor:
-    """Return the sum of the squares of ``x``. `check_compiler` compiles this small function as a test."""
+    """Return the sum of the squares of ``x``. The function `check_compiler` compiles this small function as a test of
+    the compiler."""
     return (x * x).sum()

@@ -1,9 +1,9 @@
-"""Format of one rank's file in a checkpoint: one line with a header and the file's digest, then arrays.
+"""Format of one rank's file in a checkpoint: a header line that includes the file's digest, and arrays after this line.
 
 The header line fills the first 512 bytes of a checkpoint file. After the header line, the file has arrays as
-`numpy.save` writes them. The first array is a JSON text with all values of the state that are no arrays, and with
-placeholders for the other arrays. HDF5 is not used, because HDF5 ends the process if the disk is full. `read` checks
-the digest before it parses any content, so a damaged file is always refused.
+`numpy.save` writes them. The first array is a JSON text with all values of the rank's state that are not arrays, and
+with placeholders for the arrays. HDF5 is not used, because HDF5 ends the process if the disk is full. `read` checks the
+digest before it parses any content, so it raises an error for every damaged file.
 """
 
 import hashlib
@@ -22,26 +22,27 @@ from numpy.lib.format import header_data_from_array_1_0, read_array, write_array
 from grsgd.errors import RunFileError
 
 FORMAT = 2
-"""Number of the format of checkpoint files. A file with another format number is refused."""
+"""Version number of the format of checkpoint files. A checkpoint file with another version number is refused."""
 KIND = "checkpoint of grsgd"
 BLOCK = 512
-"""Length in bytes of the line at the beginning of a checkpoint file. The header line is filled up with spaces to this
-length."""
+"""Length in bytes of the header line at the beginning of a checkpoint file. The header line of a checkpoint file is
+filled up with spaces to `BLOCK` bytes."""
 CHUNK = 2**20
 """Number of bytes that are read or written at once while the file's digest is computed."""
 ONE_READER = threading.Lock()
-"""Lock that lets only one thread at a time read arrays. numpy parses the headers of arrays with `ast`, which fails in
-several threads of Python 3.11."""
+"""Lock that lets only one thread at a time read arrays. Numpy parses the headers of arrays with `ast`, which fails if
+several threads of Python 3.11 call it at once."""
 PLACE = "an array of this file"
-"""Placeholder in the JSON text for an array that follows in the file."""
+"""Placeholder in the JSON text for an array that follows the JSON text in the file."""
 
 
 @dataclass(frozen=True)
 class Header:
-    """Header of a checkpoint file, which has the state of ``rank``, one of ``ranks`` ranks, in the checkpoint ``id``.
+    """Header of a checkpoint file. The file has the state of ``rank``, one of ``ranks`` ranks, in the checkpoint
+    ``id``.
 
-    The checkpoint was taken after ``samples`` samples of all ranks. The random ``id`` is the same in the files of all
-    ranks.
+    The checkpoint was taken after all ranks together had processed ``samples`` samples. The random ``id`` of a
+    checkpoint is the same in the files of all ranks.
     """
 
     id: str
@@ -51,10 +52,11 @@ class Header:
 
 
 def write(path: Path, header: Header, state: dict, config: str):
-    """Write a checkpoint file with the configuration and a rank's state. A state is a tree of dicts whose leaves are
-    arrays and values that JSON can hold.
+    """Write a checkpoint file with the configuration and a rank's state. The state of a rank is a tree of dicts whose
+    leaves are arrays and values that JSON can hold.
 
-    Raises OSError if the file cannot be written. Raises TypeError or ValueError for a value that a file cannot hold.
+    Raises OSError if the file cannot be written. Raises TypeError or ValueError for a value that a checkpoint file
+    cannot hold.
     """
     with open(path, "wb") as file:
         file.write(bytes(BLOCK))
@@ -121,13 +123,14 @@ def read_header(path: Path) -> Header:
 
 
 def check(tree: dict):
-    """Raise TypeError or ValueError if ``tree`` has a value that a checkpoint file cannot hold. The error names the
-    value's keys in the tree."""
+    """Raise TypeError or ValueError if ``tree`` has a value that a checkpoint file cannot hold. The error message has
+    the keys that lead to the value in ``tree``."""
     _without_arrays(tree, [])
 
 
 def _without_arrays(tree: dict, arrays: list[np.ndarray], where: str = "") -> dict:
-    """Return a copy of ``tree`` with `PLACE` instead of each array. Append the replaced arrays to ``arrays``."""
+    """Return a copy of ``tree`` with `PLACE` instead of each array. Append the arrays that `PLACE` replaces to
+    ``arrays``."""
     copy = {}
     for name, value in tree.items():
         if not isinstance(name, str):
@@ -161,8 +164,8 @@ def _with_arrays(tree: dict, file) -> dict:
 
 
 def _parts(array: np.ndarray) -> Iterator[bytes | memoryview]:
-    """Yield the bytes that `numpy.save` writes for an array, in pieces of at most `CHUNK` bytes. A piece stays in the
-    processor's cache while its digest is computed and the piece is written."""
+    """Yield the bytes that `numpy.save` writes for an array, in pieces of at most `CHUNK` bytes. Each piece stays in
+    the processor's cache while its digest is computed and while it is written."""
     array = array if array.flags.c_contiguous else array.copy()
     about = BytesIO()
     write_array_header_1_0(about, header_data_from_array_1_0(array))
@@ -178,7 +181,7 @@ def _line(header: Header, digest: str) -> bytes:
 
 
 def _digest(header: Header, file) -> str:
-    """Return the digest of the header and of all bytes after the first block of an open file."""
+    """Return the digest of ``header`` and of all bytes after the first `BLOCK` bytes of the open file ``file``."""
     digest = hashlib.sha256(_line(header, ""))
     file.seek(BLOCK)
     while part := file.read(CHUNK):

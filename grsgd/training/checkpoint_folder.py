@@ -1,11 +1,12 @@
-"""Functions by which one rank uses the folder of a run's checkpoints. These functions list checkpoints, find out which
-checkpoints are whole, and remove files.
+"""Functions with which one rank manages the files in the folder of a run's checkpoints. The functions list checkpoints,
+find out which checkpoints are whole (have the files of all ranks), and remove files.
 
 ``FOLDER/samples-000000012800/rank-0003.ckpt`` is the file of rank 3 in a checkpoint (`grsgd.training.checkpoint_file`).
-``FOLDER/curve-5f3a.../rank-0003.bin`` has all snapshots that rank 3 has taken. A whole checkpoint has the files of all
-ranks. All ranks share one folder, or each rank has a folder of its own. The file ``FOLDER/complete`` exists as soon as
-the first checkpoint is whole. In a shared folder, the rank that writes the last file of the checkpoint creates
-``complete``. If ranks share no folder, rank 0 creates ``complete`` before the next checkpoint.
+``FOLDER/curve-5f3a.../rank-0003.bin`` has all snapshots (copies of the model) that rank 3 has taken. A whole checkpoint
+has the files of all ranks. All ranks share one folder for checkpoints, or each rank has a folder of its own. The file
+``FOLDER/complete`` exists as soon as the first checkpoint is whole. In a folder that all ranks share, the rank that
+writes the last file of the first whole checkpoint creates ``complete``. If ranks share no folder, rank 0 creates
+``complete`` before the second checkpoint, or at the end of the run.
 """
 
 import os
@@ -20,7 +21,7 @@ from grsgd.files import exclusive_lock
 from grsgd.training.checkpoint_file import Header, read_header
 
 KEPT = 2
-"""Number of whole checkpoints that stay in the folder; older checkpoints are removed."""
+"""Number of the newest whole checkpoints, which are kept in the folder; older checkpoints are removed."""
 COMPLETE, LOCK = "complete", "lock"
 SAMPLES, RANK = re.compile(r"samples-([0-9]{12,18})"), re.compile(r"rank-([0-9]{4,9})\.(ckpt|bin)")
 OURS = re.compile(rf"{SAMPLES.pattern}|curve-[0-9a-f]+")
@@ -35,8 +36,8 @@ NO_NUMBER = -1
 
 
 class CheckpointPart(NamedTuple):
-    """File of rank ``rank`` in the checkpoint after ``samples`` samples. If the file's header cannot be read,
-    ``problem`` is a one-line reason."""
+    """File of rank ``rank`` in the checkpoint that was taken after ``samples`` samples of all ranks. If the header of
+    the checkpoint file cannot be read, ``problem`` is a one-line reason."""
 
     samples: int
     rank: int
@@ -45,8 +46,8 @@ class CheckpointPart(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Checkpoint of ``ranks`` ranks after ``samples`` samples. ``problem`` is the reason why the checkpoint is not
-    whole, and empty for a whole checkpoint."""
+    """Checkpoint of ``ranks`` ranks that was taken after ``samples`` samples of all ranks. ``problem`` is the reason
+    why the checkpoint is not whole (lacks a valid file of a rank), and empty for a whole checkpoint."""
 
     samples: int
     ranks: int = 0
@@ -62,16 +63,18 @@ def file_of(rank: int) -> str:
 
 
 def take(folder: Path, seconds: float = LOCK_SECONDS) -> IO:
-    """Lock a folder, so that no other job takes checkpoints in the folder. Wait at most ``seconds`` seconds for another
-    job to release its lock. The new lock ends when the returned file is closed or this process ends.
+    """Lock ``folder``, so that no other job takes checkpoints in this folder. Wait at most ``seconds`` seconds for
+    another job to release its lock. The lock on the folder is released when the returned file is closed or this process
+    ends.
 
-    Raises ConfigError if another job still holds the lock, or if the folder cannot be written to.
+    Raises ConfigError if another job holds the lock for longer than ``seconds`` seconds, or if the folder cannot be
+    written to.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = exclusive_lock(folder / LOCK, seconds)
         if not any(map(SAMPLES.fullmatch, _names(folder))):
-            # an earlier run has created this file, and the user has removed the run's checkpoints
+            # The file `complete` is from an earlier run, whose checkpoints the user has removed.
             (folder / COMPLETE).unlink(missing_ok=True)
         return lock
     except TimeoutError:
@@ -83,8 +86,8 @@ def take(folder: Path, seconds: float = LOCK_SECONDS) -> IO:
 
 
 def parts(folder: Path, rank: int, ranks: int) -> list[CheckpointPart]:
-    """Return this rank's files of all checkpoints in ``folder``. On rank 0, return also the files of ranks that no
-    longer exist, whose numbers are at least ``ranks``."""
+    """Return the files of rank ``rank`` in all checkpoints in ``folder``. On rank 0, return also files of ranks that
+    the job no longer has, whose numbers are at least ``ranks``."""
     found = []
     for samples in sorted(int(match[1]) for match in map(SAMPLES.fullmatch, _names(folder)) if match):
         for number in _numbers(folder / name_of(samples), rank, ranks):
@@ -100,7 +103,7 @@ def parts(folder: Path, rank: int, ranks: int) -> list[CheckpointPart]:
 
 
 def checkpoints(found: Iterable[CheckpointPart]) -> list[Found]:
-    """Return all checkpoints to which the ranks' files in ``found`` belong, the newest checkpoint first."""
+    """Return the checkpoints to which the files in ``found`` belong, with the newest checkpoint first."""
     by_samples: dict[int, list[CheckpointPart]] = {}
     for part in found:
         by_samples.setdefault(part.samples, []).append(part)
@@ -128,16 +131,16 @@ def _checkpoint(samples: int, found: list[CheckpointPart]) -> Found:
 
 
 def remove_others(folder: Path, keep: set[str], rank: int, ranks: int):
-    """Remove this rank's files of all checkpoints and snapshots, except in the subfolders whose names are in
-    ``keep``."""
+    """Remove the files of rank ``rank`` in the subfolders of all checkpoints and snapshots, except in the subfolders
+    named in ``keep``."""
     for name in _names(folder):
         if name not in keep and OURS.fullmatch(name):
             remove(folder / name, rank, ranks)
 
 
 def remove(place: Path, rank: int, ranks: int):
-    """Remove this rank's files in ``place``, the folder of one checkpoint or of snapshots. Rank 0 also removes files of
-    ranks that no longer exist, and temporary files of killed processes."""
+    """Remove the files of rank ``rank`` in the folder ``place``, which belongs to one checkpoint or has snapshots. Rank
+    0 also removes files of ranks that the job no longer has, and temporary files of killed processes."""
     if place.is_symlink():
         return
     for number in _numbers(place, rank, ranks):
@@ -152,11 +155,13 @@ def remove(place: Path, rank: int, ranks: int):
 
 
 def remove_older(folder: Path, samples: int, curves: dict[int, str]):
-    """Remove all ranks' files of checkpoints before ``samples`` samples, except the last `KEPT` whole checkpoints. Only
-    one rank calls this function, after all ranks have written all files of these checkpoints to their shared folder.
+    """Remove all ranks' files of checkpoints from before ``samples`` samples, except the last `KEPT` whole checkpoints.
+    Only one rank calls this function, after all ranks have written their files of the older checkpoints to the shared
+    folder.
 
-    ``curves`` has the names of the folders with the checkpoints' snapshots, by the checkpoints' numbers of samples.
-    Folders of snapshots are removed only if ``curves`` has an entry for each checkpoint that stays.
+    ``curves`` has, by the number of samples of each checkpoint, the name of the folder with the snapshots of the
+    checkpoint. Folders of snapshots are removed only if ``curves`` has an entry for each checkpoint that is not
+    removed.
     """
     whole = whole_in(folder)[-KEPT:]
     if whole:
@@ -178,15 +183,15 @@ def whole_in(folder: Path) -> list[int]:
 
 
 def mark_complete(folder: Path):
-    """Create the file ``complete`` in ``folder``, which shows that the folder has had a whole checkpoint."""
+    """Create the file ``complete`` in ``folder``, as a sign that the folder has had a whole checkpoint."""
     with suppress(OSError):
         os.close(os.open(folder / COMPLETE, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o666))
 
 
 def mark_if_whole(folder: Path, samples: int):
     """Create the file ``complete`` in ``folder`` if the checkpoint after ``samples`` samples has the files of all
-    ranks. Each rank calls this function after it has written its file. So the rank that writes its file last creates
-    ``complete``."""
+    ranks. Each rank calls this function after it has written its file of the checkpoint. So the rank that is the last
+    to write its file of the checkpoint creates ``complete``."""
     if not (folder / COMPLETE).exists() and samples in whole_in(folder):
         mark_complete(folder)
 
@@ -205,8 +210,9 @@ def make_place(place: Path):
 
 
 def _numbers(place: Path, rank: int, ranks: int) -> list[int]:
-    """Return the ranks whose files in ``place`` the rank ``rank`` lists and removes. The result is ``rank`` itself and,
-    on rank 0, ranks that no longer exist. Only rank 0 lists the folder, because the folder can be large."""
+    """Return the ranks whose files in the folder ``place`` are listed and removed by the rank ``rank``. The result is
+    ``rank`` itself and, on rank 0, ranks that the job no longer has, whose numbers are at least ``ranks``. Only rank 0
+    lists the folder, because the folder can be large."""
     if rank:
         return [rank] if os.path.lexists(place / file_of(rank)) or os.path.lexists(curve_in(place, rank)) else []
     numbers = {int(match[1]) for match in map(RANK.fullmatch, _names(place)) if match}
@@ -221,18 +227,18 @@ def _names(folder: Path) -> list[str]:
 
 
 def as_numbers(names: list[tuple[str, str]]) -> list[int]:
-    """Return the names of the last `KEPT` checkpoints and of their folders of snapshots as 2 * `KEPT` numbers.
-    `NO_NUMBER` stands for a missing name."""
+    """Convert the names of the last `KEPT` checkpoints, and of their folders of snapshots, to 2 * `KEPT` numbers that
+    ranks can send. The number `NO_NUMBER` stands for a missing name."""
     numbers = [number for name, curve in names[-KEPT:] for number in (int(name[8:]), int(curve[6:] or "-1", 16))]
     return numbers + [NO_NUMBER] * (2 * KEPT - len(numbers))
 
 
 def from_numbers(numbers: list[int]) -> list[tuple[str, str]]:
-    """Return the names of checkpoints and of folders of snapshots that `as_numbers` has converted to ``numbers``."""
+    """Convert ``numbers``, a result of `as_numbers`, back to the names of checkpoints and of folders of snapshots."""
     pairs = zip(numbers[::2], numbers[1::2], strict=True)
     return [(name_of(at), f"curve-{id:013x}" if id >= 0 else "") for at, id in pairs if at != NO_NUMBER]
 
 
 def is_same_folder(folder: Path, other: Path | None) -> bool:
-    """Return whether two paths, either of which may be relative or a link, lead to one folder."""
+    """Return True if ``folder`` and ``other``, which may be relative paths or links, are the same folder."""
     return other is not None and folder.resolve() == other.resolve()

@@ -1,4 +1,4 @@
-"""Writer of one rank's checkpoint files. A thread writes each file while the rank continues to train."""
+"""Writer of one rank's checkpoint files. A thread writes each checkpoint file while the rank continues to train."""
 
 import sys
 import threading
@@ -16,22 +16,24 @@ from grsgd.training.curve_file import CurveFile
 
 
 class FileContent(Protocol):
-    """Content of one rank's checkpoint files. `grsgd.training.run_content.RunContent` implements this interface for
-    ``grsgd train``. Another class implements it for users' own training loops."""
+    """Content of one rank's checkpoint files. `grsgd.training.run_content.RunContent` implements the interface
+    `FileContent` for ``grsgd train``. `grsgd.own_loop.loop_content.LoopContent` implements `FileContent` for users' own
+    training loops."""
 
     config: str
     """Configuration as text, which each checkpoint file stores besides the rank's state."""
 
     def attach(self, trainer):
-        """Use the state of ``trainer`` for all following checkpoint files. Raises ConfigError if the state cannot be
-        written to a file."""
+        """Store the state of ``trainer`` in all checkpoint files that are written from now on. Raises ConfigError if
+        the state of ``trainer`` cannot be written to a file."""
 
     def copied(self, copied: Callable, members: Sequence[int] | None) -> dict:
-        """Return a copy of the rank's state between two steps. `rank_state.state_of` describes the arguments."""
+        """Return a copy of the rank's state that is made between two training steps. `rank_state.state_of` describes
+        the arguments."""
 
     def complete(self, state: dict, curve: CurveFile, id: str):
-        """Add the missing entries of a checkpoint file to ``state``, a copied state. The thread that writes the file of
-        the checkpoint ``id`` calls this method."""
+        """Add to ``state``, the copy of a rank's state, all entries that the method `copied` leaves out, such as
+        digests of snapshots. The thread that writes the file of the checkpoint ``id`` calls this method."""
 
 
 class CheckpointWriter:
@@ -47,8 +49,8 @@ class CheckpointWriter:
         self._thread: threading.Thread | None = None
 
     def attach(self, trainer):
-        """Write the state of ``trainer`` to all following checkpoint files. Raises ConfigError if the state cannot be
-        written to a file."""
+        """Store the state of ``trainer`` in all checkpoint files that are written from now on. Raises ConfigError if
+        the state of ``trainer`` cannot be written to a file."""
         self.trainer = trainer
         self.content.attach(trainer)
 
@@ -59,7 +61,7 @@ class CheckpointWriter:
 
     @property
     def has_begun(self) -> bool:
-        """Whether `begin` has been called, and `written` has not been called since."""
+        """Whether `begin` has started to write a checkpoint file, and `written` has not waited for this file yet."""
         return self._thread is not None
 
     @property
@@ -78,9 +80,9 @@ class CheckpointWriter:
         """Copy the state of the trainer between two steps, and start a thread that writes the copy. Return the started
         thread.
 
-        The thread first calls ``before()``, if given, and appends new snapshots to the file ``curve``. The copy is
-        written to ``folder``, by default to the writer's own folder. ``members`` is the argument of
-        `rank_state.state_of`.
+        The writing thread first calls ``before()``, if given, and appends new snapshots to the file ``curve``. The copy
+        of the trainer's state is written to ``folder``, by default to the folder of this writer. ``members`` is passed
+        to `rank_state.state_of`.
         """
         self._folder = folder or self.folder
         try:
@@ -94,8 +96,8 @@ class CheckpointWriter:
         return self._thread
 
     def written(self):
-        """Wait until this rank's checkpoint file is written. This method is a schedule (a generator that yields each
-        object it waits for)."""
+        """Wait until this rank's checkpoint file is written. This method is a generator (schedule) that the rank's
+        driver (event loop) runs."""
         if self._thread is not None:
             thread = self._thread
             yield Until(lambda: not thread.is_alive(), "writing a checkpoint")
@@ -123,8 +125,8 @@ class CheckpointWriter:
             self._has_failed(error)
 
     def _has_failed(self, error: Exception):
-        """Record the reason why a checkpoint file could not be written. Print the reason if it differs from the last
-        recorded reason."""
+        """Record the reason why a checkpoint file could not be written. Print the reason if it differs from the reason
+        that was recorded before."""
         before = self.problem
         self.problem = f"{self._folder}: {getattr(error, 'strerror', None) or error}"
         if self.problem != before:

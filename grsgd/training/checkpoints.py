@@ -1,7 +1,7 @@
 """Checkpoints of a run: the state of every rank (`rank_state`), stored in a folder that remains after the job's end.
 
-Each rank writes its own checkpoint files (`checkpoint_folder`), in the background of training. A checkpoint is whole
-when all ranks have written their files.
+Each rank writes its own checkpoint files (`checkpoint_folder`) in the background, while training continues. A
+checkpoint is whole when all ranks have written their files.
 """
 
 import secrets
@@ -43,7 +43,7 @@ bits exactly."""
 
 @dataclass(frozen=True)
 class Every:
-    """Interval of checkpoints: ``steps`` steps or ``seconds`` seconds."""
+    """Interval between two checkpoints: either ``steps`` training steps or ``seconds`` seconds."""
 
     steps: int | None = None
     seconds: float | None = None
@@ -51,7 +51,7 @@ class Every:
     @classmethod
     def read(cls, text: str, option: str = "--every") -> "Every":
         """Return the interval that ``text`` gives: ``100`` means steps, ``60s`` means seconds. Raises ConfigError,
-        whose message names the command's ``option``, for any other text."""
+        whose message names the command's ``option``, if ``text`` has any other form."""
         with suppress(ValueError):
             if text.endswith("s") and float(text[:-1]) > 0:
                 return cls(seconds=float(text[:-1]))
@@ -63,8 +63,8 @@ class Every:
 class Checkpoints(Recovery):
     """Checkpoints of one rank, from which a later job can continue the run.
 
-    If an algorithm can have messages under way between two steps, all ranks rest before a checkpoint. To rest, ranks
-    receive all messages and end their activities in the background.
+    If an algorithm can have messages under way between two steps, all ranks rest (pause) before a checkpoint. To rest,
+    ranks receive all messages that are under way, and end their activities in the background.
 
     Parameters
     ----------
@@ -97,10 +97,10 @@ class Checkpoints(Recovery):
         self.writer, self.folder, self.every, self.meeting = writer, writer.folder, every, meeting
         self.memory = memory or NoMemory()
         self._for_folder: deque[str] = deque()
-        """Reasons of this rank's requests for a checkpoint in the folder. A checkpoint in memory does not fulfil these
-        requests."""
+        """Reasons for which this rank has requested a checkpoint in the folder, and not only in the memory of hosts. A
+        checkpoint in memory does not fulfil a request for a checkpoint in the folder."""
         self._was_for_memory = False
-        """Whether the last checkpoint was a checkpoint in memory."""
+        """Whether the last checkpoint was stored only in the memory of hosts."""
         self.comm, self.in_lockstep = meeting.comm, meeting.in_lockstep
         self.rests_between_steps = rests_between_steps
         self._at = 0
@@ -128,8 +128,9 @@ class Checkpoints(Recovery):
     def go_on_from_checkpoint(
         self, folder: Path, samples: int, whole: list[tuple[str, str]], curve: CurveFile | None
     ):
-        """Record the checkpoint from which this run goes on, and the whole checkpoints in ``folder``. Newer checkpoints
-        in ``folder`` are not whole, and are removed after the next whole checkpoint."""
+        """Record the checkpoint from which this run goes on, and the whole checkpoints in ``folder``. Checkpoints in
+        ``folder`` that are newer than the recorded checkpoint are not whole, and are removed after the next whole
+        checkpoint."""
         self._at, self._step, self._time = samples, self.trainer.recovery.position, time.monotonic()
         self.memory.step = self._step
         if is_same_folder(self.folder, folder):
@@ -138,8 +139,9 @@ class Checkpoints(Recovery):
             self.last = self.folder / name_of(samples)
 
     def watch(self):
-        """Ask all ranks to meet for a checkpoint if rank 0's interval is over, and receive the requests of other ranks.
-        The trainer calls this method between steps and while this rank waits."""
+        """Ask all ranks to take a checkpoint if this rank is rank 0 and the interval since the last checkpoint is over.
+        Receive the requests of other ranks for a checkpoint. The trainer calls this method between steps and while this
+        rank waits."""
         step = self.trainer.recovery.position
         self.memory.watch()
         if self.comm.rank == 0 and self._is_time(step):
@@ -158,8 +160,8 @@ class Checkpoints(Recovery):
         return not self.in_lockstep and step >= self._step + self.every.steps
 
     def _is_time_for_memory(self, step: int) -> bool:
-        """Return whether rank 0 must ask all ranks for a checkpoint in the memory of hosts. Ranks in lockstep need no
-        request."""
+        """Return whether rank 0 must ask all ranks for a checkpoint in the memory of hosts. Ranks in lockstep, which
+        count the same steps, need no request."""
         return not self.in_lockstep and step >= self.memory.step + self.memory.every
 
     def _is_due(self, step: int) -> bool:
@@ -168,9 +170,10 @@ class Checkpoints(Recovery):
 
     def before_step(self, step: int):
         """Take a checkpoint before step number ``step``, if a checkpoint is due. Return True if all ranks must rest
-        first, and then call `at_rest`. This method is a schedule (a generator that yields the objects it waits for).
+        (receive all messages) before the checkpoint, which `at_rest` takes in this case. This method is a generator
+        (schedule) that the rank's driver (event loop) runs.
 
-        Raises Stopped on all ranks, after the checkpoint, if a signal asked for the checkpoint.
+        If a signal of the system has asked for the end of the run, raises Stopped on all ranks after the checkpoint.
         """
         self.watch()
         meets = yield from self.meeting.before_step(step)
@@ -185,20 +188,20 @@ class Checkpoints(Recovery):
     def leave_steps(self):
         """Record that this rank takes no further step before `at_rest`, in which all ranks meet.
 
-        Ranks in lockstep still reply to requests to meet, because another rank may ask to meet at a step that no rank
-        takes.
+        Ranks in lockstep still reply to requests to meet for a checkpoint, because another rank may ask to meet before
+        a step that no rank takes.
         """
         self.meeting.is_held = not self.in_lockstep
 
     def at_rest(self, ended: bool):
-        """Take a checkpoint, and return whether the run is over. This method is a schedule that all ranks run at once,
-        while no message is under way.
+        """Take a checkpoint, and return whether the run is over. This method is a generator (schedule) that all ranks
+        run at once, while no message of the algorithm is under way.
 
         The run is over, and no checkpoint is taken, if any rank has taken its last step. A run of a user's own training
         loop is over only when all ranks have taken their last steps.
 
-        ``ended`` says whether this rank has taken its last step. Raises Stopped on all ranks, after the checkpoint, if
-        a signal asked for the checkpoint.
+        ``ended`` says whether this rank has taken its last step. If a signal of the system has asked for the end of the
+        run, raises Stopped on all ranks after the checkpoint.
         """
         votes = np.array([ended, self._meets, bool(self.meeting.reason)], float)
         yield from halving_doubling_allreduce(self.comm, votes, tags.CHECKPOINT)
@@ -214,15 +217,15 @@ class Checkpoints(Recovery):
         return False
 
     def _take(self, reason: str):
-        """Copy the state of the trainer, and start a thread that writes the copy. This method is a schedule (a
-        generator that drivers run on all ranks at once). If ``reason`` is not empty, this method raises Stopped after
-        the copy is written.
+        """Copy the state of the trainer, and start a thread that writes the copy. This method is a generator (schedule)
+        that all ranks run at once. If ``reason`` is not empty, raises Stopped after the copy of the state is written.
 
         The checkpoint is written to the folder if any rank has a request for the folder, or if a checkpoint in the
-        folder is due. In all other cases, the checkpoint is stored only in the memory of hosts.
+        folder is due. If no rank requests the folder and no checkpoint in the folder is due, the checkpoint is stored
+        only in the memory of hosts.
         """
         self._ends_for, requests = reason, len(self._for_folder)
-        for _ in range(requests):  # a signal may add a request during this loop
+        for _ in range(requests):  # a signal handler may add a request during this loop
             self._for_folder.popleft()
         self.memory.step = self.trainer.recovery.position
         wants_folder = bool(reason or requests) or self._is_due(self.trainer.recovery.position)
@@ -246,16 +249,16 @@ class Checkpoints(Recovery):
             raise EndAsked(reason)
 
     def _take_in_memory(self, header: Header, is_whole: bool):
-        """Start a checkpoint in the memory of hosts. ``is_whole`` says whether the last checkpoint in memory is
-        whole."""
+        """Start a checkpoint in the memory of hosts. ``is_whole`` says whether all ranks have stored the last
+        checkpoint in memory."""
         self.memory.conclude(is_whole, name_of(header.samples))
         if header.samples > max(self._at, self.memory.samples):
             self._was_for_memory = True
             self.memory.begin(header, self._curve)
 
     def written(self):
-        """Wait until all ranks have written their files of the last checkpoint, then remove older checkpoints; a
-        schedule (a generator that drivers run on all ranks at once)."""
+        """Wait until all ranks have written their files of the last checkpoint, and remove older checkpoints. This
+        method is a generator (schedule) that all ranks run at once."""
         if not self.writer.has_begun:
             return
         yield from self.writer.written()
@@ -264,7 +267,7 @@ class Checkpoints(Recovery):
         failed = np.array([float(bool(self.writer.problem))])
         yield from halving_doubling_allreduce(self.comm, failed, tags.CHECKPOINT)
         name = name_of(self._at)
-        if failed[0]:  # a rank's file is missing, so the files of all other ranks are useless
+        if failed[0]:  # a rank's file could not be written, so the files of all other ranks are useless
             remove(self.folder / name, self.comm.rank, self.comm.size)
             return
         self.last = self.folder / name
@@ -282,15 +285,16 @@ class Checkpoints(Recovery):
         self._curve = CurveFile(self.folder, self.comm.rank)
 
     def regrouped(self, narrow, giver):
-        """Continue in a new group of ranks (`Recovery.regrouped`).
+        """Continue to take checkpoints in a new group of ranks (`Recovery.regrouped`), after a process has died or
+        joined.
 
-        No rank waits for other ranks' files of the checkpoint that the earlier group was writing. If a file is missing,
-        this checkpoint is not whole, and the older checkpoint stays. Rank ``giver`` sends the names of the whole
-        checkpoints to all ranks. If the earlier group was asked to end the run, the new group takes a checkpoint, and
-        ends the run.
+        No rank waits for other ranks' files of the checkpoint that the earlier group was writing when the process died
+        or joined. If a rank's file of the interrupted checkpoint is missing, the checkpoint is not whole, and the
+        checkpoint before it is kept. Rank ``giver`` sends the names of the whole checkpoints to all ranks of the new
+        group. If the earlier group was asked to end the run, the new group takes a checkpoint, and ends the run.
 
-        In a user's own training loop, ranks do not go back to the beginning of a step. So no rank repeats a checkpoint
-        that any rank has begun.
+        In a user's own training loop, ranks do not go back to the beginning of an interrupted step. So in a user's own
+        training loop, no rank repeats a checkpoint that any rank has begun.
         """
         yield from self.writer.written()
         self.gathered(narrow)
@@ -303,7 +307,7 @@ class Checkpoints(Recovery):
         yield from broadcast(self.comm, known, tags.CHECKPOINT, giver)
         self._step, *numbers = known.tolist()
         self._whole = from_numbers(numbers)
-        self._at = max(0, *numbers[::2])  # ignores an interrupted checkpoint, which may be taken anew
+        self._at = max(0, *numbers[::2])  # leaves out an interrupted checkpoint, which may be taken again
 
     def asks_for_checkpoint(self, reason: str) -> bool:
         self._for_folder.append(reason)

@@ -1,4 +1,4 @@
-"""Computation of the gradients of one rank's steps, with the rank's delays and losses."""
+"""Computation of the gradients of one rank's steps, with injected delays and a record of the losses."""
 
 import math
 from functools import partial
@@ -38,15 +38,15 @@ class GradientComputing:
         self.loss: float | None = None
         """Loss of the batch of the last computed gradient; None if no loss is known."""
         self.losses: dict[int, list[float]] = {}
-        """Losses of all steps since the last snapshot, by the number of the block of samples."""
+        """Losses of all steps since the last snapshot, in a dict whose keys are the numbers of blocks of samples."""
         self.stages: list = []
-        """Stages of the simulated computation of a gradient. At each stage the gradient of one parameter becomes
+        """Stages of a gradient's computation in simulated time. At each stage the gradient of one parameter becomes
         complete."""
 
     def go_on_from(self, step: int, algorithm: Algorithm):
         """Prepare to compute gradients for ``algorithm``, from step number ``step`` on."""
         self.close()
-        torch.backends.cudnn.deterministic = self.shares_batches  # ranks must get equal gradients of a block
+        torch.backends.cudnn.deterministic = self.shares_batches  # gradients of one block must be equal on all ranks
         if self.shares_batches:
             self.gradients = CommonBatch.of(self.config, self.data, self.replica, algorithm, self.ranks, step)
         elif self.rank < self.workers:
@@ -55,10 +55,10 @@ class GradientComputing:
 
     def tell_early(self, algorithm: Algorithm):
         """Let the backward pass call `Algorithm.gradient_ready` for each parameter as soon as its gradient is complete.
-        Do nothing unless the algorithm sends gradients early.
+        Do nothing unless the algorithm sends gradients before the end of the backward pass.
 
-        A rank with injected delays does not call this hook early, because its gradients count as complete only after
-        the delay.
+        A rank with injected delays does not call `Algorithm.gradient_ready` early, because its gradients count as
+        complete only after the delay.
         """
         if not (algorithm.traits.sends_early and self.ranks > 1 and self.delays.is_none):
             return
@@ -69,14 +69,14 @@ class GradientComputing:
             self.replica.on_gradient(partial(self._gradient_ready, algorithm))
 
     def _gradient_ready(self, algorithm: Algorithm, parameter: int):
-        """Tell the algorithm that the gradient of parameter number ``parameter`` is complete. Do nothing before the
-        last micro-batch of a batch."""
+        """Tell the algorithm that the gradient of parameter number ``parameter`` is complete. Before the last
+        micro-batch of a batch, do nothing, because the gradient is not complete yet."""
         if self.gradients.gradient.is_last:
             algorithm.gradient_ready(parameter)
 
     def gradient(self, step: int):
-        """Compute the gradient of step number ``step``, then wait for the rank's injected delay. This method is a
-        schedule (a generator that yields the objects it waits for).
+        """Compute the gradient of step number ``step``, and wait for the rank's injected delay. This method is a
+        generator (schedule) that the rank's driver (event loop) runs.
 
         Raises Stopped on all ranks if the loss of any rank is not finite.
         """
@@ -91,14 +91,14 @@ class GradientComputing:
         self.loss = self._mean(gradient.value, step)
 
     def skip(self):
-        """Skip the batch of a step for which the algorithm needs no gradient of this rank; a schedule (a generator that
-        a driver runs)."""
+        """Skip the batch of a step for which the algorithm needs no gradient of this rank. This method is a generator
+        (schedule) that the rank's driver (event loop) runs."""
         yield Compute(self.gradients.skip, 0)
 
     def _mean(self, losses: dict[int, float] | None, step: int) -> float | None:
-        """Store the losses of this rank's blocks for the next snapshot. Return the weighted mean of the losses, or None
-        if ``losses`` is None or empty."""
-        if not losses:  # losses are None if only times are simulated, and empty on a rank without a block
+        """Store ``losses``, the losses of this rank's blocks of samples, for the next snapshot. Return the weighted
+        mean of the losses, or None if ``losses`` is None or empty."""
+        if not losses:  # losses are None if only times are simulated, and empty on a rank without a block of samples
             return None
         weights = self.gradients.weights
         loss = sum(losses[number] * weight for number, weight in weights.items()) / self.gradients.samples

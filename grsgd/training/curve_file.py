@@ -1,5 +1,5 @@
-"""File in the folder of checkpoints to which a rank appends its snapshots. Checkpoints store a digest of each
-snapshot."""
+"""File to which a rank appends its snapshots, in the folder of checkpoints. Checkpoints store a digest of each snapshot
+in the file, to find damaged snapshots."""
 
 import hashlib
 import os
@@ -14,8 +14,9 @@ NAME = re.compile(r"curve-[0-9a-f]{1,16}")
 
 
 class CurveFile:
-    """File of one rank's snapshots. ``folder`` is the folder of all checkpoints. ``name`` is the name of the subfolder
-    with the file, or "" before the first checkpoint. ``digests`` has a digest of each snapshot in the file."""
+    """File of one rank's snapshots. ``folder`` is the folder that has all checkpoints. ``name`` is the name of the
+    subfolder that has the file, or "" before the first checkpoint. ``digests`` has a digest of each snapshot in the
+    file."""
 
     def __init__(self, folder: Path, rank: int, name: str = "", digests: list[str] = ()):
         self.folder, self.rank = folder, rank
@@ -28,10 +29,11 @@ class CurveFile:
         return curve_in(self.folder / self.name, self.rank)
 
     def write(self, snapshots: Snapshots, count: int, id: str):
-        """Append the snapshots below number ``count`` that the file lacks. ``id`` is the checkpoint's id, which is the
-        same on all ranks. The name of a new subfolder contains ``id``.
+        """Append the snapshots with numbers below ``count`` that the file does not have yet. ``id`` is the checkpoint's
+        id, which is the same on all ranks. If there is no subfolder for the file yet, a subfolder is created whose name
+        contains ``id``.
 
-        Raises OSError if the file cannot be written.
+        Raises OSError if the file of snapshots cannot be written.
         """
         self.name = self.name or f"curve-{id}"
         if len(self.digests) >= count:
@@ -53,9 +55,9 @@ class CurveFile:
 
     def give(self, snapshots: Snapshots) -> bool:
         """Copy the models in the file into ``snapshots``, which already has the progress of the run at each snapshot.
-        Return whether the whole file is undamaged.
+        Return True if no snapshot in the file is damaged or missing.
 
-        ``snapshots`` marks damaged snapshots as missing (`NOT_KEPT`), and reports the damage in a warning.
+        Damaged snapshots are marked as missing (`NOT_KEPT`) in ``snapshots``, which reports the damage in a warning.
         """
         renumbered = {}
         for number, content in enumerate(self._contents(snapshots.bytes)):

@@ -15,7 +15,7 @@ from grsgd.seeding import Purpose, generator
 
 
 def planned_deaths(faults: Faults, ranks: int, seed: int) -> Iterator[tuple[float, int]]:
-    """Yield (seconds after the start of training, rank) for each planned death of the rank's process, by ascending
+    """Yield (seconds after the start of training, rank) for each planned death of a rank's process, in the order of
     time."""
     listed = sorted((seconds, rank) for rank, seconds in faults.die.items())
     return heapq.merge(listed, random_deaths(faults.every, ranks, seed) if faults.every else ())
@@ -41,8 +41,8 @@ def without(rank: int, lost: Collection[int], ranks: int, config: Config, labels
     """Return a warning about ``rank``, whose process died and was not replaced. ``lost`` has all ranks whose processes
     died and were not replaced.
 
-    The warning says whether other ranks have read the training data of the rank's shard. ``labels`` are the labels of
-    all training data, by which the data were split into shards.
+    The warning says whether other ranks have read the shard of training data that belongs to ``rank``. ``labels`` are
+    the labels of all training data, by which the data were split into shards.
     """
     parts = shards(labels, ranks, alpha=config.data.alpha, seed=config.seed)
     left = set(range(ranks)) - set(lost)
@@ -65,10 +65,10 @@ def after_training(is_known: bool) -> str:
 def accounts(
     deaths: Iterable[tuple], waits: dict[int, float], ranks: int
 ) -> dict[str, tuple[np.ndarray, tuple[str, str]]]:
-    """Return the entries of the run file about deaths of processes, in the form of `Algorithm.extra`.
+    """Return the run file's arrays about deaths of processes: a dict from name to (array, (unit, description)).
 
-    ``deaths`` are the deaths that each remaining process has noticed (`Death.after`). ``waits`` has the longest time in
-    seconds that each remaining process has waited in a step, by rank.
+    ``deaths`` are the deaths that each remaining process has noticed (`Death.after`). ``waits`` has, by rank, the
+    longest time in seconds that each remaining process has waited in one step.
     """
     noticed: dict[int, tuple[float, int]] = {}
     replaced: dict[int, float] = {}

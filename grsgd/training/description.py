@@ -21,7 +21,7 @@ from grsgd.training.trainer import Trainer
 def describe(trainer: Trainer) -> dict:
     """Return the root attributes of the run file, except the attributes about hosts and about the end of the run.
 
-    The value of ``commit`` is known on rank 0 only.
+    The attribute ``commit`` has a value on rank 0 only.
     """
     config = trainer.config
     return (
@@ -43,8 +43,8 @@ def describe(trainer: Trainer) -> dict:
 
 
 def describe_algorithm(algorithm: Algorithm) -> dict:
-    """Return the attributes that describe the algorithm, the size of its model, and the software. Run files of ``grsgd
-    train`` and of a user's own loop both have these attributes."""
+    """Return the attributes that describe the algorithm, the size of its model, and the software. The result is stored
+    in the run files of ``grsgd train`` and of users' own training loops."""
     traits, replica = algorithm.traits, algorithm.replica
     return attributes_of("algorithm", type(algorithm)) | {
         "algorithm": algorithm.name,

@@ -1,4 +1,4 @@
-"""Choice of the device (CPU or GPU) on which a rank trains, and its memory pool, which torch and CuPy share."""
+"""Choice of the device (CPU or GPU) on which a rank trains, and set-up of a memory pool that torch and CuPy share."""
 
 import os
 import platform
@@ -18,9 +18,9 @@ def pick_device(name: str, local_rank: int = 0) -> torch.device:
     """Return the device that a rank uses if the configuration has ``device = name``. ``local_rank`` is the number of
     the rank among the ranks on its host.
 
-    The name "auto" means a GPU if torch finds a GPU and CuPy is installed, else the CPU. The ranks of a host get the
-    host's GPUs in turn. If there are more ranks than GPUs, several ranks share a GPU. Raises ConfigError if ``name`` is
-    "cuda" and no GPU can be used.
+    The name "auto" means a GPU if torch finds a GPU and CuPy is installed, else the CPU. The GPU that the rank uses has
+    the number ``local_rank`` modulo the host's number of GPUs. If there are more ranks than GPUs, several ranks share a
+    GPU. Raises ConfigError if ``name`` is "cuda" and no GPU can be used.
     """
     missing = None
     if not torch.cuda.is_available():
@@ -35,8 +35,8 @@ def pick_device(name: str, local_rank: int = 0) -> torch.device:
 
 
 def use_threads():
-    """Set torch's number of threads to 1, because the ranks of a host share its cores. If the environment variable
-    OMP_NUM_THREADS is set, keep the number of threads that torch has read from it."""
+    """Set torch's number of threads to 1, because the ranks of a host share the host's cores. If the environment
+    variable OMP_NUM_THREADS is set, keep the number of threads that torch has read from it."""
     torch.set_num_threads(torch.get_num_threads() if os.environ.get("OMP_NUM_THREADS") else 1)
 
 
@@ -54,7 +54,8 @@ def use(device: torch.device):
 
 
 def allow_tf32(device: torch.device, wanted: bool):
-    """If ``wanted``, let torch round the inputs of float32 matrix products on a GPU to TF32. Do nothing on a CPU."""
+    """If ``wanted``, let torch round the inputs of float32 matrix products on a GPU to TF32. On a CPU, this function
+    does nothing."""
     if wanted and device.type == "cuda":
         torch.backends.cuda.matmul.allow_tf32 = True
 

@@ -1,5 +1,5 @@
-"""Evaluation of models on test data. The functions compute the task's metric for each rank's model and for the averaged
-model."""
+"""Evaluation of models on test data. The functions of this module compute the task's metric for each rank's model and
+for the averaged model."""
 
 import math
 from dataclasses import dataclass
@@ -18,17 +18,16 @@ BATCH = 256
 """Largest number of test samples in one forward pass of the model."""
 OUTPUTS = 2**24
 """Largest number of the model's output values in one forward pass of a test. A forward pass of a single sample may have
-more output values."""
+more than `OUTPUTS` output values."""
 
 
 @dataclass(frozen=True)
 class Quality:
     """Results of a test: values of the task's metric on test data, and the distance between the ranks' models.
 
-    ``mean`` is the metric of the averaged model. ``lowest`` and ``highest`` are the extreme values of the metric among
-    the models of single ranks; NaN if these models were not tested.
-    ``consensus_distance`` is ``sqrt(mean_i |x_i - xbar|^2) / |xbar|``, for the parameters x_i of replica i and their
-    average xbar.
+    ``mean`` is the metric's value for the averaged model. ``lowest`` and ``highest`` are the extreme values of the
+    metric among the models of single ranks; NaN if only the averaged model was tested. ``consensus_distance`` is
+    ``sqrt(mean_i |x_i - xbar|^2) / |xbar|``, for the parameters x_i of replica i and their average xbar.
     """
 
     mean: float
@@ -39,8 +38,9 @@ class Quality:
 
 
 def outputs(model: torch.nn.Module, split: Split, task: Task, indices: np.ndarray, device):
-    """Yield (outputs, targets, items) of the samples ``indices``, one batch at a time. The model runs in evaluation
-    mode, without gradients. ``items`` is the number of items of a batch that the task counts, such as tokens."""
+    """Yield (outputs of the model, targets, number of items) of the samples ``indices``, one batch at a time. The model
+    runs in evaluation mode, without gradients. ``items`` is the number of items, such as tokens, that the task counts
+    in a batch."""
     training, dtype = model.training, next(model.parameters()).dtype
     model.eval()
     with torch.no_grad():
@@ -53,8 +53,8 @@ def outputs(model: torch.nn.Module, split: Split, task: Task, indices: np.ndarra
 
 
 def samples_at_once(model: torch.nn.Module, split: Split, indices: np.ndarray, device) -> int:
-    """Return the number of test samples for one forward pass of ``model``. The number is smaller than `BATCH` if the
-    model outputs many values per sample, for example for a long text."""
+    """Return the number of test samples for one forward pass of ``model``. The returned number is smaller than `BATCH`
+    if the model outputs many values per sample, for example for a long text."""
     if not len(indices):
         return BATCH
     x, y = next(iter(split.batches([indices[:1]])))
@@ -79,8 +79,8 @@ def share(split: Split, rank: int, ranks: int) -> np.ndarray:
 def metric_and_loss(model: torch.nn.Module, split: Split, task: Task, device, ranks: int = 1) -> tuple[float, float]:
     """Return the task's metric and the mean loss of a model, computed by this process alone.
 
-    The test data are cut into the same batches as in an evaluation by ``ranks`` ranks. With other batches, the outputs
-    could be rounded differently.
+    The test data are cut into the same batches as in an evaluation by ``ranks`` ranks. If the batches differed, the
+    model's outputs could be rounded differently.
     """
     totals, losses, count = 0.0, 0.0, 0
     for rank in range(ranks):
@@ -100,14 +100,14 @@ def quality(
     comm, replica: Replica, split: Split, task: Task, replicas: bool = True, weight: float = 1.0, known: bool = True
 ):
     """Test the models that are in the ranks' replicas, and return the `Quality`. After the test, each replica holds the
-    average of the models. This function is a schedule (a generator that yields the objects it waits for), run on all
-    ranks at once.
+    average of the models. This function is a generator (schedule) that all ranks run at once.
 
-    ``replicas`` says whether each rank tests its own model on all of ``split``. The averaged model is always tested, by
-    each rank on a part of ``split``. ``weight`` is the weight of this rank's parameters in the average, relative to the
-    weights of the other ranks. The buffers of all ranks have the same weight in the average. ``known`` says whether
-    this rank has a model. A rank without a model must have the weight 0. The replica of such a rank does not affect the
-    result. If the rank with the final model has died, all weights are 0, and ``mean`` of the result is NaN.
+    If ``replicas`` is True, each rank also tests its own model on all of ``split``. The averaged model is always
+    tested, by each rank on a part of ``split``. ``weight`` is the weight of this rank's parameters in the average,
+    relative to the weights of the other ranks. The buffers of all ranks have the same weight in the average. ``known``
+    says whether this rank has a model. A rank without a model must have the weight 0. The replica of a rank without a
+    model does not affect the result. If the rank with the final model has died, all weights are 0, and the metric of
+    the averaged model is NaN.
     """
     own = math.nan
     if replicas and known:
@@ -131,7 +131,7 @@ def quality(
 
 
 def of_replicas(values: np.ndarray) -> tuple[float, float]:
-    """Return the lowest and the highest of the metric's values for single ranks, without NaN. Return two NaN if all
+    """Return the lowest and the highest of the metric's values for single ranks, without NaN. Return (NaN, NaN) if all
     values are NaN."""
     known = values[~np.isnan(values)]
     return (float(known.min()), float(known.max())) if known.size else (math.nan, math.nan)

@@ -1,7 +1,8 @@
-"""Sources of a rank's gradients. `OwnBatches` uses batches of the rank's own samples, and `CommonBatch` uses the rank's
-blocks of a batch that all ranks share.
+"""Classes that compute a rank's gradients. `OwnBatches` uses batches of the rank's own samples, and `CommonBatch` uses
+the rank's blocks of a batch that all ranks share.
 
-Both classes store the gradient in the replica, and return the losses. Neither class communicates.
+`OwnBatches` and `CommonBatch` store the gradient in the rank's replica, and return the losses. Neither class
+communicates.
 """
 
 import math
@@ -31,9 +32,10 @@ of a forward pass."""
 
 @dataclass(frozen=True)
 class Block:
-    """Samples number ``begin`` to ``end - 1`` of each batch. ``batches`` yields the (inputs, targets) of these samples.
+    """Block of samples: the samples number ``begin`` to ``end - 1`` of each batch. ``batches`` yields the (inputs,
+    targets) of the block's samples for each batch.
 
-    A rank with batches of its own has one block, whose number is the number of the rank.
+    A rank that draws its own batches has one block, whose number is the number of the rank.
     """
 
     number: int
@@ -47,14 +49,14 @@ class Block:
 
 
 class OwnBatches:
-    """Gradients of batches that this rank alone computes."""
+    """Computation of gradients from batches of this rank's own samples."""
 
     def __init__(self, gradient: BatchGradient, block: Block):
         self.gradient, self.blocks = gradient, [block]
         self.samples = block.samples
         """Number of samples from which this rank computes one gradient."""
         self.weights = {block.number: block.samples}
-        """Weight of the block's loss in the mean loss of all ranks, by the block's number."""
+        """Dict from the number of this rank's block to the weight of the block's loss in the mean loss of all ranks."""
 
     @classmethod
     def of(
@@ -67,8 +69,8 @@ class OwnBatches:
         replication: int,
         first: int = 0,
     ):
-        """Return an object that computes gradients of the shards of rank ``rank``, from batch number ``first`` on.
-        ``replication`` of the ``workers`` training ranks hold each shard."""
+        """Return an object that computes gradients from the shards that rank ``rank`` holds, from batch number
+        ``first`` on. Each shard is held by ``replication`` of the ``workers`` ranks that train."""
         seed_torch(replica.device, Purpose.DROPOUT, config.seed, rank)
         parts = shards(dataset.train.labels, workers, alpha=config.data.alpha, seed=config.seed)
         held = np.concatenate([parts[k] for k in held_by(rank, workers, replication)])
@@ -84,7 +86,7 @@ class OwnBatches:
         dict, whose key is the number of this rank's block."""
         (block,), gradient, replica = self.blocks, self.gradient, self.gradient.replica
         x, y = next(block.batches)
-        count = gradient.task.count(y)  # before the copy to a GPU, where count() would wait for the copy
+        count = gradient.task.count(y)  # counted before the batch is copied to a GPU, where count() would wait
         return {block.number: gradient.compute(*to_device(x, y, replica.device, replica.dtype), count)}
 
     def close(self):
@@ -93,11 +95,11 @@ class OwnBatches:
 
 
 class CommonBatch:
-    """Gradients of this rank's blocks of a batch that all ranks share. The algorithm receives one gradient for each
-    block.
+    """Computation of the gradients of this rank's blocks of a batch that all ranks share. The algorithm receives one
+    gradient for each block of samples.
 
-    All random choices depend only on the seed, the number of the block and the step. So all ranks that compute the same
-    block get the same gradient.
+    All random choices for a block of samples depend only on the seed, the number of the block and the step. So all
+    ranks that compute the same block get the same gradient.
     """
 
     def __init__(
@@ -109,19 +111,20 @@ class CommonBatch:
         ready: Callable[[int], None],
         step: int = 0,
     ):
-        """Compute gradients of ``blocks``, whose common batch of all ranks has ``batch`` samples.
+        """Prepare to compute gradients of ``blocks``, the rank's blocks of a common batch with ``batch`` samples.
 
         ``ready(number)`` is called when the gradient of block ``number`` is complete. ``step`` is the number of the
-        first step.
+        first step for which gradients are computed.
         """
         self.gradient, self.blocks, self.batch, self.seed, self.ready = gradient, blocks, batch, seed, ready
         self.samples = sum(block.samples for block in blocks)
-        """Number of samples of all blocks that this rank computes in a step. If several ranks compute each block, this
-        number is larger than data.batch_size."""
+        """Number of samples of all blocks that this rank computes in a step. If several ranks compute each block, a
+        rank computes more than data.batch_size samples in a step."""
         self.weights = {block.number: block.samples for block in blocks}
-        """Weight of each block's loss in the mean loss of all ranks, by the block's number."""
+        """Dict from the number of each block of this rank to the weight of the block's loss in the mean loss of all
+        ranks."""
         self.step = step
-        torch.backends.cudnn.deterministic = True  # a block's gradient must be the same on all ranks, bit for bit
+        torch.backends.cudnn.deterministic = True  # the gradient of a block must be the same on all ranks, bit for bit
 
     @classmethod
     def of(
@@ -135,8 +138,8 @@ class CommonBatch:
         most: int | None = None,
     ):
         """Return an object that computes gradients of this rank's blocks, which ``algorithm`` chooses, from batch
-        number ``first`` on. A batch has ``ranks`` times data.batch_size samples. Only the first ``most`` samples of
-        each block are used; if ``most`` is None, all samples are used."""
+        number ``first`` on. The common batch of all ranks has ``ranks`` times data.batch_size samples. Only the first
+        ``most`` samples of each block are used; if ``most`` is None, all samples are used."""
         size = ranks * config.data.batch_size
         check_common_batch(config, size, algorithm)
         everything = np.arange(len(dataset.train))
@@ -152,13 +155,13 @@ class CommonBatch:
         return cls(gradient, blocks, size, config.seed, algorithm.block_gradient_ready, first)
 
     def next_gradient(self) -> dict[int, float]:
-        """Compute the gradient of each of this rank's blocks of the next batch. Return the blocks' mean losses, by the
-        numbers of the blocks."""
+        """Compute a gradient for each of this rank's blocks of the next common batch. Return the blocks' mean losses,
+        by the numbers of the blocks."""
         gradient, replica = self.gradient, self.gradient.replica
         losses = {}
         for block in self.blocks:
             x, y = next(block.batches)
-            # Each sample has the same weight, even if samples have different numbers of items (tokens).
+            # Each block is weighted by its number of samples, even if samples have different numbers of items (tokens).
             items = gradient.task.count(y) * self.batch / block.samples
             x, y = to_device(x, y, replica.device, replica.dtype)
             seed_torch(replica.device, Purpose.BLOCK_DROPOUT, self.seed, self.step, block.number)
@@ -181,10 +184,10 @@ class CommonBatch:
 def stages(
     sizes: list[int], ready: Callable[[int], None], begin: float = FORWARD_SHARE
 ) -> list[tuple[float, Callable[[], None]]]:
-    """Return the stages of a simulated gradient computation (`Compute`), each as (fraction of the time, call of
-    ``ready(i)`` for a parameter i). The simulated backward pass begins after the fraction ``begin`` of the time. The
-    simulated backward pass finishes the gradients of the parameters from the last to the first, in times proportional
-    to ``sizes``."""
+    """Return the stages of a simulated gradient computation (`Compute`). A stage is a pair: a fraction of the computing
+    time, and a function that calls ``ready(i)`` for a parameter i. The simulated backward pass begins after the
+    fraction ``begin`` of the computing time. The simulated backward pass finishes the gradients of the parameters from
+    the last to the first, in times proportional to ``sizes``."""
     found, done, total = [], 0, sum(sizes)
     for i in reversed(range(len(sizes))):
         done += sizes[i]
@@ -193,10 +196,10 @@ def stages(
 
 
 def begin_of_last_backward(wanted: Gradient, samples: int) -> float:
-    """Return the fraction of a gradient's computing time after which a first parameter's gradient can be complete.
+    """Return the fraction of a gradient's computing time before which no parameter's gradient can be complete.
 
-    The backward pass of the last micro-batch begins after this fraction of the time. With ``compile`` the fraction is
-    1, because a compiled backward pass returns all gradients at its end.
+    The backward pass of the last micro-batch begins after the returned fraction of the time. With ``compile`` the
+    result is 1, because a compiled backward pass returns all gradients at its end.
     """
     parts = math.ceil(samples / (wanted.micro_batch or samples))
     if wanted.compile:

@@ -21,7 +21,7 @@ def load_data(config: Config) -> Dataset:
     """Load the data set that ``config`` names, and return the classes and samples that the run uses. Raises ConfigError
     or DataError.
 
-    A batch may be larger than a rank's shard of the training data, and then has samples of the shard several times. A
+    If a batch is larger than a rank's shard of the training data, the batch has samples of the shard several times. A
     batch larger than all training data raises ConfigError.
     """
     chosen = config.data
@@ -46,7 +46,7 @@ def load_data(config: Config) -> Dataset:
 
 def check_targets(config: Config, dataset: Dataset):
     """Raise ConfigError if the task of ``config`` needs another kind of targets than the data set has. Raise
-    ConfigError, too, if options that need classes are given for a data set without classes."""
+    ConfigError if the options ``alpha`` or ``only_classes`` are given for a data set without classes."""
     kind, name = config.make_task().targets, config.data.name
     if kind not in (None, dataset.targets):
         raise ConfigError(
@@ -68,8 +68,8 @@ OWN = {
     "optimizer": "optimizers",
     "schedule": "schedules",
 }
-"""Sections of the configuration whose key ``name`` may name the user's own code (``FILE.py:NAME``). The values are the
-kinds of code in `grsgd.outside`."""
+"""Dict whose keys are the sections of the configuration in which ``name`` may name the user's own code
+(``FILE.py:NAME``). The values of `OWN` are the names of the kinds of code in `grsgd.outside`, such as "models"."""
 
 
 @contextmanager
@@ -96,8 +96,8 @@ def in_own_code(config: Config, elsewhere: str | None = None):
 
 
 class Images(NamedTuple):
-    """Shape of the samples of a data set, and the number of classes. The shape and this number determine the sizes of a
-    model's layers."""
+    """Shape of the samples of a data set, and the number of classes. The shape and the number of classes determine the
+    sizes of a model's layers."""
 
     shape: tuple[int, ...]
     """Shape of one sample: (channels, height, width) for images, (number of tokens,) for texts."""
@@ -106,7 +106,8 @@ class Images(NamedTuple):
 
 def images_of(config: Config) -> Images:
     """Return the shape and the number of classes of the data set of ``config``. The data are loaded only if the
-    register of data sets lacks the shape or the number of classes. Raises the errors of `load_data`."""
+    register of data sets lacks the shape or the number of classes. Raises ConfigError or DataError if the data must be
+    loaded and cannot be loaded."""
     entry, only = REGISTER.get(config.data.name), config.data.only_classes
     if entry is None or entry.shape is None or entry.classes is None:
         dataset = load_data(config)
@@ -123,6 +124,6 @@ def build_model(config: Config, images: Dataset | Images, device: torch.device) 
             model = zoo.build(config.model.name, images.shape, images.classes, **config.model.options)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"model.name = {config.model.name!r}: {error}") from None
-    except RuntimeError as error:  # torch raises RuntimeError for sizes that exceed any memory
+    except RuntimeError as error:  # torch raises RuntimeError for sizes that exceed the memory
         raise ConfigError(f"model.name = {config.model.name!r}: {printable(str(error), 200)}") from error
     return model.to(device)

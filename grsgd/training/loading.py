@@ -1,4 +1,4 @@
-"""Loading of models that runs have saved (``load_model``), and their evaluation (``grsgd evaluate``)."""
+"""Functions that load models saved by runs (``load_model``), and evaluate them (``grsgd evaluate``)."""
 
 import hashlib
 import os
@@ -69,14 +69,14 @@ def load_model(
     trust
         Whether Python code that a run file names may be imported. A run file may name the code of a model and of a data
         set. Code of a data set is imported only if the run file does not record the data's shape. The code must equal
-        the copy in the run file. Code that a TOML file names is always imported.
+        the copy of the code in the run file. Code that a TOML file names is always imported.
 
     Returns
     -------
     torch.nn.Module
-        Model that maps images [b, channels, height, width] to logits [b, classes]. Images have the configuration's
-        dtype, and are normalised as in the data set. `gpt` maps tokens, int64 [b, places], to logits [b, places,
-        tokens].
+        Model that maps images [b, channels, height, width] to logits [b, classes]. The input images have the
+        configuration's dtype, and are normalised as in the data set. `gpt` maps tokens, int64 [b, places], to logits
+        [b, places, tokens].
 
     Raises
     ------
@@ -86,7 +86,7 @@ def load_model(
         changed.
     """
     with found(path, config, best=best, is_tested=False, trust=trust) as source:
-        with torch.random.fork_rng(devices=[]):  # building a network draws its first weights
+        with torch.random.fork_rng(devices=[]):  # building a model draws random initial weights
             model = filled(recorded_images(source.run) or images_of(source.config), source)
         if source.warning:
             warnings.warn(source.warning, stacklevel=3)
@@ -104,8 +104,9 @@ class Evaluation(NamedTuple):
 
 
 def evaluate(path, config=None, overrides: Sequence[str] = (), best: bool = False, trust: bool = False) -> Evaluation:
-    """Evaluate a saved model on the test data of the model's configuration. `load_model` describes the other arguments.
-    ``overrides`` are changes of the configuration, such as ``data.dir=/scratch``.
+    """Evaluate a saved model on the test data of the model's configuration. The arguments ``path``, ``config``,
+    ``best`` and ``trust`` are the arguments of `load_model`. ``overrides`` are changes of the configuration, such as
+    ``data.dir=/scratch``.
 
     If ``path`` is a run file, the test data are cut into the same batches as in the run. So the test result equals the
     result in the run file. Raises UsageError if the model or the test data cannot be loaded.
@@ -123,7 +124,7 @@ def evaluate(path, config=None, overrides: Sequence[str] = (), best: bool = Fals
     return Evaluation(task.metric, *measured, len(dataset.test), source)
 
 
-# ---- the model's file and configuration
+# ---- functions that find the model's file and configuration
 
 
 @contextmanager
@@ -132,12 +133,12 @@ def found(
 ) -> Iterator[ModelSource]:
     """Find the file and the configuration of a model, and yield them as a `ModelSource`. Either ``path`` is a run file,
     or ``path`` is a file with a state dict. For a state dict, ``config`` is a TOML file or a run file with the model's
-    configuration. ``is_tested`` says whether the model will be tested, which needs the task. Raises UsageError if a
-    file is missing, has changed, or has another format.
+    configuration. If ``is_tested``, the model will be tested, so that the configuration's task must exist. Raises
+    UsageError if a file is missing, has changed, or has another format.
 
-    If ``path`` is a run file, a model file that has changed since the run is refused. Python code that a run file names
-    is imported in the ``with`` block only if ``trust`` is True, and if the code equals the copy in the run file. Code
-    that ``overrides`` name is imported without ``trust``, because the user has given the overrides.
+    If ``path`` is a run file, a model file that has changed since the run raises an error. Python code that a run file
+    names is imported in the ``with`` block only if ``trust`` is True, and if the code equals the copy in the run file.
+    Code that ``overrides`` name is imported without ``trust``, because the user has given the overrides.
     """
     if config is None and not is_run_file(path):
         raise ModelError(f"{path}: is not a run file: name the configuration of the model, or its run file, after it")
@@ -148,8 +149,9 @@ def found(
 
 
 def names_of(path, run: Run, overrides: Sequence[str], trust: bool):
-    """Return the context manager for a block that imports Python code which the run file ``path`` names. The code is
-    checked against the copy in the run file. Code that ``overrides`` name is not checked."""
+    """Return the context manager for a block that imports Python code which the run file ``path`` names. The imported
+    code must equal the copy of the code in the run file. Code that ``overrides`` name is not compared with the run
+    file."""
     own = {}
     for override in overrides:
         apply(override, own)
@@ -158,9 +160,9 @@ def names_of(path, run: Run, overrides: Sequence[str], trust: bool):
 
 
 def source_of(path, config, best: bool, settings: Config, run: Run | None) -> ModelSource:
-    """Read the model file, which is ``path`` or, if ``path`` is a run file, the file that the run has saved. Return the
-    file's content with the model's configuration ``settings``. Raises UsageError if the file is missing or has
-    changed."""
+    """Read the model file, which is ``path`` or, if ``path`` is a run file, the file that the run has saved. Return a
+    `ModelSource` with the content of the model file and with ``settings``, the model's configuration. Raises UsageError
+    if the model file is missing or has changed."""
     if is_run_file(path):
         file, sha256 = saved_model(path, run if config is None else load_run(path), best)
         content = read_file(file)
@@ -191,12 +193,12 @@ def is_run_file(path) -> bool:
 
 
 def configuration(path, overrides: Sequence[str], is_tested: bool) -> tuple[dict, Run | None]:
-    """Read the configuration of a model from a TOML file or a run file. Return the configuration and the run; the run
-    is None for a TOML file. Raises UsageError if the configuration cannot be read.
+    """Read the configuration of a model from a TOML file or a run file. Return the configuration and the content of the
+    run file; the second value is None for a TOML file. Raises UsageError if the configuration cannot be read.
 
     The algorithm and the learning-rate schedule are replaced by defaults, because a test does not need them. If
-    ``is_tested`` is False, the task is replaced by the default task, too. So files with a user's own algorithm,
-    schedule or task may be missing.
+    ``is_tested`` is False, the task is replaced by the default task. So files with a user's own algorithm, schedule or
+    task may be missing.
     """
     run = load_run(path) if is_run_file(path) else None
     if run:
@@ -238,18 +240,18 @@ def saved_model(path, run: Run, best: bool) -> tuple[Path, str]:
 
 def recorded_images(run: Run | None) -> Images | None:
     """Return the shape and the number of classes of a run's data, as the run file records them. Return None if the run
-    file lacks these numbers, or if they are invalid."""
+    file lacks the shape or the number of classes, or if a value is invalid."""
     shape, classes = (run.attributes.get(name) if run else None for name in ("input_shape", "classes"))
     whole = isinstance(shape, list) and all(type(size) is int for size in [*shape, classes])
     return Images(tuple(shape), classes) if whole else None
 
 
-# ---- weights of the model
+# ---- functions that build the model and load its weights
 
 
 def filled(images: Dataset | Images, source: ModelSource) -> torch.nn.Module:
-    """Build the model of ``source`` for data of the shape ``images``, with the weights in the model file. The model has
-    the configuration's dtype, and is in evaluation mode.
+    """Build the model of ``source`` for data of the shape ``images``, with the weights in the model file. The returned
+    model has the configuration's dtype, and is in evaluation mode.
 
     For a model of this package, the shapes in the file are checked before memory is allocated for the model. Raises
     ModelError if the model and the file differ in names or shapes. Raises ConfigError if the model cannot be built.

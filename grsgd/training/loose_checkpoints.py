@@ -1,14 +1,16 @@
-"""Checkpoints of ranks that never wait for each other, in a run that goes on without processes that die.
+"""Checkpoints of ranks that never wait for each other, in a run that continues when processes die.
 
-The lowest rank that has a process *leads*. The leading rank calls a checkpoint by a message to all ranks. After the
-call, each rank copies its state before its next step, and writes its checkpoint file. So no rank pauses, and the times
-of the copies differ by at most one step of the slowest rank. A message that is sent before the sender's copy, and
-arrives after the receiver's copy, is missing in the checkpoint. The content of a message that is sent after the
-sender's copy, and arrives before the receiver's copy, is in both copies.
+The lowest rank whose process has a model is the *leading* rank. The leading rank *calls* a checkpoint: it sends a
+message to all ranks, which asks them to take a checkpoint. When a rank has received a call, it copies its state before
+its next step, and writes its checkpoint file. So no rank pauses for a checkpoint, and the times at which ranks copy
+their states differ by at most one step of the slowest rank. If a message is sent before the sender copies its state,
+and arrives after the receiver has copied its state, the message is missing in the checkpoint. If a message is sent
+after the sender has copied its state, and arrives before the receiver copies its state, the message's content is in
+both copies.
 
 All processes share one folder for the checkpoints. A checkpoint is whole if it has the files of all ranks that had a
-process when the checkpoint was called. If such a process dies before it has written its file, the older checkpoint
-stays.
+process when the checkpoint was called. If a process that takes part in a checkpoint dies before it has written its
+file, the previous checkpoint is kept.
 """
 
 import secrets
@@ -41,12 +43,13 @@ LEFT = 0
 
 
 class CheckpointCall(NamedTuple):
-    """Message by which the leading rank calls a checkpoint of all ranks.
+    """Call of a checkpoint: the message by which the leading rank asks all ranks to take a checkpoint.
 
-    ``id`` is the checkpoint's random number. ``samples`` is the number of samples that all ranks have processed.
-    ``curve`` is the number in the name of the folder for the snapshots. ``reason`` is the reason why the run ends after
-    the checkpoint; empty if the run goes on. After these fields the message has the process of each rank that takes
-    part, or `NO_PROCESS`, int64 [ranks].
+    ``id`` is a random number that identifies the checkpoint. ``samples`` is the number of samples that all ranks have
+    processed at the call. ``curve`` is the number in the name of the folder to which the ranks write their snapshots
+    (copies of the model). ``reason`` is the reason why the run ends after the checkpoint; empty if the run goes on.
+    After the fields of this class, the message has the process of each rank that takes part in the checkpoint, or
+    `NO_PROCESS`, int64 [ranks].
     """
 
     id: Int64
@@ -60,7 +63,8 @@ class CheckpointCall(NamedTuple):
 
 
 class Called(NamedTuple):
-    """Call for a checkpoint, and the process of each rank that takes part in the checkpoint, or `NO_PROCESS`."""
+    """Call of a checkpoint, and the process of each rank that takes part in the checkpoint (`NO_PROCESS` for other
+    ranks)."""
 
     call: CheckpointCall
     processes: tuple[int, ...]
@@ -104,20 +108,20 @@ class LooseCheckpoints(Recovery):
         self.writer, self.folder, self.every = writer, writer.folder, every
         self.comm, self.membership = comm, membership
         self._at = 0
-        """Number of samples that all ranks had processed at the last call of a checkpoint."""
+        """Number of samples that all ranks had processed when a checkpoint was last called."""
         self._step, self._time = 0, time.monotonic()
-        """Number of this rank's step at the last call of a checkpoint, and the time of this call in seconds."""
+        """Number of this rank's step when a checkpoint was last called, and the time of this call in seconds."""
         self._new: deque[str] = deque()
-        """Reasons of new requests for a checkpoint, which another thread adds. An empty reason means that the run goes
-        on after the checkpoint."""
+        """Queue with the reasons of new requests for a checkpoint, to which other threads add reasons. An empty reason
+        means that the run goes on after the checkpoint."""
         self._asked: list[str] = []
-        """Reasons of all requests for a checkpoint that no call of a checkpoint has fulfilled."""
+        """Reasons of all requests for a checkpoint after which no checkpoint has been called yet."""
         self._told: int | None = None
         """Process to which this rank has sent the requests in `_asked`; None if the requests have not been sent."""
         self._ids: set[int] = set()
         """Ids of all calls for checkpoints that this rank has received."""
         self._due: Called | None = None
-        """Call for a checkpoint that this rank takes before its next step; None if there is no new call."""
+        """Call of the checkpoint that this rank takes before its next step; None if this rank takes no checkpoint."""
         self._last: Called | None = None
         self._end: Called | None = None
         """Call for a checkpoint after which the run ends; None if the run goes on."""
@@ -125,11 +129,12 @@ class LooseCheckpoints(Recovery):
         """Id of the checkpoint whose file this rank writes now; `LEFT` if this rank writes no file."""
         self._has_left = False
         self._written: set[tuple[int, int]] = set()
-        """Pairs (checkpoint id, process) of processes that have written, or will not write, their file of the
-        checkpoint. The id `LEFT` stands for all checkpoints."""
+        """Set of pairs (checkpoint id, process) of processes that have written their file of the checkpoint, or will
+        not write it. The id `LEFT` means that the process writes no file of any further checkpoint."""
         self._curve = CurveFile(self.folder, comm.rank)
         self._curves: dict[int, str] = {}
-        """Name of the folder with the snapshots of each checkpoint, by the checkpoint's number of samples."""
+        """Dict from a checkpoint's number of samples to the name of the folder with the snapshots of this
+        checkpoint."""
         self._sending: list[Tolerant] = []
 
     def attach(self, trainer: Trainer):
@@ -156,8 +161,9 @@ class LooseCheckpoints(Recovery):
         return True
 
     def watch(self):
-        """Receive other ranks' calls of checkpoints and requests for checkpoints. If this rank leads and a checkpoint
-        is due, call the checkpoint. On another rank, send new requests to the leading rank."""
+        """Receive other ranks' calls of checkpoints and requests for checkpoints. If this rank is the leading rank and
+        a checkpoint is due, call the checkpoint by a message to all ranks. If this rank is not the leading rank, send
+        its new requests for a checkpoint to the leading rank."""
         self._hear()
         while self._new:
             self._asked.append(self._new.popleft())
@@ -178,10 +184,11 @@ class LooseCheckpoints(Recovery):
             self._send(message, tags.MEETING, [self.membership.joined[leader]])
 
     def before_step(self, step: int):
-        """Copy this rank's state before step number ``step``, if a checkpoint was called. This method is a schedule (a
-        generator that yields the objects it waits for). Returns False, because ranks do not pause for a checkpoint.
+        """Copy this rank's state before step number ``step``, if the leading rank has called a checkpoint. This method
+        is a generator (schedule) that the rank's driver (event loop) runs. Returns False, because ranks do not pause
+        for a checkpoint.
 
-        Raises Stopped on all ranks, after the checkpoint, if a signal asked for the checkpoint.
+        If a signal of the system has asked for the end of the run, raises Stopped on all ranks after the checkpoint.
         """
         self.watch()
         due, self._due = self._due, None
@@ -204,7 +211,7 @@ class LooseCheckpoints(Recovery):
 
     def at_rest(self, ended: bool):
         """Wait until this rank's last checkpoint file is written, and return True, which means that training is over.
-        This method is a schedule (a generator that a driver runs)."""
+        This method is a generator (schedule) that the rank's driver (event loop) runs."""
         yield from self.writer.written()
         return True
 
@@ -221,15 +228,15 @@ class LooseCheckpoints(Recovery):
     # ---- calls
 
     def _leader(self) -> int | None:
-        """Return the leading process, which calls checkpoints. The leading process is the process of the lowest rank
-        whose process has a model."""
+        """Return the number of the leading process, which calls checkpoints by messages to all ranks. The leading
+        process holds the lowest rank whose process has a model."""
         training = self.membership.training
         return next((holder for holder in self.membership.holders if holder in training), None)
 
     def _call_if_due(self):
-        """Call a checkpoint if the interval is over or if a rank has asked for a checkpoint. Do nothing after a rank
-        has ended its training. While a rank still writes a file of the last checkpoint, call only a checkpoint after
-        which the run ends."""
+        """Ask all ranks to take a checkpoint if the interval is over or if a rank has requested a checkpoint. If any
+        rank has ended its training, do nothing. While a rank still writes its file of the last checkpoint, call only a
+        checkpoint after which the run ends."""
         position = self.trainer.recovery.position
         is_time = (
             time.monotonic() - self._time >= self.every.seconds
@@ -244,20 +251,20 @@ class LooseCheckpoints(Recovery):
         if samples <= self._at and not reason:
             return
         training, holders = self.membership.training, self.membership.holders
-        take_part = samples > self._at  # False if the last checkpoint already has all samples
+        take_part = samples > self._at  # False if no sample was processed after the last checkpoint
         processes = tuple(each if take_part and each in training else NO_PROCESS for each in holders)
         id = 1 + secrets.randbits(ID_BITS - 1)
         curve = self._last.call.curve if self._last and self._last.processes == processes else id
         self._follow(Called(CheckpointCall(id, max(samples, self._at), curve, reason.encode()), processes))
 
     def _follow(self, called: Called):
-        """Record a call of a checkpoint, which this rank takes before its next step. Send the call to all ranks,
+        """Record the call of a checkpoint, which this rank takes before its next step. Send the call to all ranks,
         because the leading rank may have died before the call has reached all ranks."""
         if called.call.id in self._ids:
             return
         self._ids.add(called.call.id)
         self._send(called.packed(), tags.CHECKPOINT_CALL, range(self.comm.size))
-        if self._end is not None:  # two ranks have led for a moment, and both have ended the run
+        if self._end is not None:  # two ranks were leading for a short time, and both have called the end of the run
             self._tell_written(called.call.id)
             return
         self._step, self._time = self.trainer.recovery.position, time.monotonic()
@@ -287,26 +294,27 @@ class LooseCheckpoints(Recovery):
             self._curve = CurveFile(self.folder, ranks.index(rank), name)
         header = Header(f"{call.id:013x}", call.samples, len(ranks), ranks.index(rank))
         removal = partial(remove_older, self.folder, call.samples, dict(self._curves))
-        removes = self._leader() == process and not call.reason  # at the end a rank may still write an older file
+        removes = self._leader() == process and not call.reason  # at the run's end, ranks may still write older files
         self.writer.begin(header, self._curve, ranks, removal if removes else None)
         self._writing = call.id
 
     # ---- messages
 
     def _is_kept(self) -> bool:
-        """Return whether no living process still writes a checkpoint file, so that the run can end. The files of the
-        last checkpoint count, and the files of the call that ends the run."""
+        """Return True if each living process has written its files of the last checkpoint and of the checkpoint that
+        ends the run. The run can end when this method returns True."""
         return all(self._all_have_written(called) for called in (self._last, self._end) if called is not None)
 
     def _all_have_written(self, called: Called) -> bool:
-        """Return whether no living process still has to write its file of the checkpoint ``called``."""
+        """Return True if each living process has written its file of the checkpoint ``called``, or will not write the
+        file."""
         self._hear()
         id, waited = called.call.id, set(called.processes) - {NO_PROCESS} - self.membership.dead
         return all({(id, process), (LEFT, process)} & self._written for process in waited)
 
     def _tell_written(self, id: int):
-        """Tell all ranks that this process writes no further file of the checkpoint ``id``. The id `LEFT` stands for
-        all checkpoints."""
+        """Tell all ranks that this process writes no further file of the checkpoint ``id``. If ``id`` is `LEFT`, this
+        process writes no file of any further checkpoint."""
         told = (id, self.membership.process)
         if told not in self._written:
             self._written.add(told)

@@ -4,15 +4,17 @@ import math
 import operator
 
 EARLY_MARKS = 6
-"""Number of early marks (`Marks`) in a run that is not simulated."""
+"""Number of early marks (points for extra snapshots near the start, see `Marks`) in a run that is not simulated."""
 MAX_MARKS = 10**6
-"""Largest number of marks in a checkpoint. A run refuses to go on from a checkpoint with more marks."""
+"""Largest number of marks (snapshot points) that a checkpoint may record. A run refuses to go on from a checkpoint with
+more than `MAX_MARKS` marks."""
 
 
 class Marks:
-    """Marks of a run, the points at which snapshots are taken. ``count`` marks are evenly spread up to ``end``.
-    ``early`` further marks are at 1/2, 1/4, 1/8 ... of the first evenly spread mark. The early marks are for the curve
-    of a run that is stopped early.
+    """Marks of a run, the points at which snapshots are taken. ``count`` marks (snapshot points) divide the run into
+    equal parts, with the last mark at ``end``. ``early`` further marks (snapshot points) are at 1/2, 1/4, 1/8 ... of
+    the distance to the first of the ``count`` marks. If a run is stopped early, its curve (test results at snapshots)
+    has points at the early marks.
 
     ``in_seconds`` says whether marks are measured in seconds or, if False, in samples of all ranks.
     """
@@ -23,25 +25,27 @@ class Marks:
         self.early = early
         self.in_seconds = in_seconds
         self.shift = shift
-        """Number to add to the marks of this object in a resumed run. The value is the number of marks that the run had
-        passed when it was resumed, minus the number of this object's marks up to that point."""
+        """Number that a resumed run adds to the number of this object's marks (snapshot points) that the run has
+        passed. When the run was resumed, it had passed ``shift`` more marks than this object has up to that point."""
         self.passed = 0
-        """Number of marks that the run has passed."""
+        """Number of marks (snapshot points) that the run has passed."""
 
     @property
     def total(self) -> int:
-        """Number of all marks of the run, including early marks and the mark at the end."""
+        """Number of all marks (snapshot points) of the run, including early marks and the mark at the end."""
         return self.shift + self.early + self.count
 
     def due(self, value: float) -> int:
-        """Return the number of marks that the run has passed since the last call of this method. ``value`` is the
-        present progress in samples or seconds. The mark at the end of the run does not count."""
+        """Return the number of marks (snapshot points) that the run has passed since the last call of this method.
+        ``value`` is the present progress in samples or seconds. The mark at the end of the run is not included in the
+        returned number."""
         before = self.passed
         self.passed = max(before, self.shift + self.reached(value))
         return self.passed - before
 
     def reached(self, value: float) -> int:
-        """Return the number of marks up to ``value`` samples or seconds, without ``shift`` and the mark at the end."""
+        """Return the number of marks (snapshot points) up to ``value`` samples or seconds, without ``shift`` and the
+        mark at the end."""
         reached = min(int(value * self.count / self.end), self.count - 1)
         early = sum(value * self.count * 2**halving >= self.end for halving in range(1, self.early + 1))
         return self.early + reached if reached else early
@@ -51,12 +55,14 @@ class Marks:
         return {name: getattr(self, name) for name in ("end", "count", "early", "in_seconds", "shift")}
 
     def go_on(self, state: dict, samples: int, seconds: float, early: int) -> int:
-        """Adapt this object's marks to a resumed run. Before it was resumed, the run had the marks of ``state``, and
-        lasted for ``samples`` samples and ``seconds`` seconds.
+        """Adapt the marks (snapshot points) of this object to a resumed run, which has passed other marks before.
+        Before the run was resumed, it had the marks of ``state``, and lasted for ``samples`` samples and ``seconds``
+        seconds.
 
-        ``early`` is the number of early marks that the run had before it was resumed. Returns the number of early marks
-        among all marks of the resumed run. All ranks must give the same arguments, so that mark number k is the same
-        point on all ranks. Raises TypeError or ValueError for a ``state`` that no run can have.
+        ``early`` is the number of early marks (snapshot points near the start) that the run had before it was resumed.
+        Returns the number of early marks among all marks of the resumed run. All ranks must give the same arguments, so
+        that mark number k is the same point on all ranks. Raises TypeError or ValueError for a ``state`` that no run
+        can have.
         """
         before = Marks(**state)
         before.check()
@@ -66,8 +72,8 @@ class Marks:
         return min(had, early) + max(self.early - would_have_had, 0)
 
     def check(self):
-        """Raise TypeError or ValueError if a number of marks, or the end, is out of range. With huge numbers, `reached`
-        would run for ever."""
+        """Raise TypeError or ValueError if ``count``, ``early``, ``shift`` or ``end`` is out of range. Without this
+        check, huge numbers could make the method `reached` run for ever."""
         counts = {"count": (1, MAX_MARKS), "early": (0, EARLY_MARKS), "shift": (-MAX_MARKS, MAX_MARKS)}
         for name, (least, most) in counts.items():
             if not least <= operator.index(getattr(self, name)) <= most:
@@ -77,7 +83,8 @@ class Marks:
 
     @property
     def next(self) -> float:
-        """Number of samples or seconds at the first mark that the run has not passed."""
+        """Number of samples or seconds at the next mark (snapshot point), the first mark that the run has not
+        passed."""
         passed = max(self.passed - self.shift, 0)
         if passed < self.early:
             return self.end / self.count / 2 ** (self.early - passed)

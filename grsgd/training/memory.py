@@ -1,4 +1,4 @@
-"""Check whether a model and all further arrays of the model's size fit into memory, before their allocation."""
+"""Check before training whether the model and all other arrays of its size fit into memory."""
 
 import math
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from grsgd.training.optimizer import build_optimizer
 
 OTHER_ARRAYS = 4
 """Assumed number of further arrays of the model's size that a rank holds in MPI, averages, evaluation and the memory
-allocator. Measurements found 2 to 7 arrays."""
+allocator. In measurements, a rank held 2 to 7 further arrays of the model's size."""
 FLOAT32_BYTES = torch.float32.itemsize
 TRIED = 32, 32
 """Shape of a parameter with which `optimizer_bytes` tries a step of the optimizer, to count the bytes of its state."""
@@ -35,8 +35,8 @@ class BytesPerParameter(NamedTuple):
 
     @property
     def on_device(self) -> float:
-        """Number of bytes per parameter in the memory of the model's device. The gradient's bytes count, although
-        autograd may free the gradient."""
+        """Number of bytes per parameter in the memory of the model's device. The bytes of the gradient are included,
+        although autograd may free the gradient."""
         return self.model + self.gradient + self.optimizer + self.algorithm
 
 
@@ -80,7 +80,7 @@ def blueprint(config: Config, images: Dataset | Images) -> torch.nn.Module:
 
 
 def rank_bytes(model: torch.nn.Module, config: Config, ranks: int, on_gpu: bool = False) -> int:
-    """Return the approximate number of bytes that a rank needs for ``model`` in the memory of its device. This number
+    """Return the approximate number of bytes that a rank needs for ``model`` in the memory of its device. The result
     includes parameters, gradients, the arrays of optimizer and algorithm, and further arrays (`OTHER_ARRAYS`)."""
     itemsize = getattr(torch, config.dtype).itemsize
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)

@@ -1,9 +1,10 @@
-"""Checkpoints in the memory of hosts, which survive the loss of a host. The state of each rank is stored on the rank's
-own host and on the next host.
+"""Checkpoints that are stored in the memory of hosts, and survive the loss of a host. The state of each rank is stored
+on the rank's own host and on the next host.
 
-A thread writes the rank's state to a file in the folder in memory (`grsgd.training.memory_folder`). A schedule (a
-generator) in the background then sends the file, in pieces of `PIECE` bytes, to a rank on the next host. No training
-step waits for the file. A checkpoint that is due while a rank still writes or sends the last checkpoint is not taken.
+A thread writes the rank's state to a file in the folder in memory (`grsgd.training.memory_folder`). When the file is
+written, a schedule (generator) in the background sends the file, in pieces of `PIECE` bytes, to a rank on the next
+host. Training steps do not wait until the file is written or sent. A checkpoint that is due while a rank still writes
+or sends the last checkpoint is not taken.
 """
 
 import errno
@@ -32,8 +33,8 @@ from grsgd.training.memory_folder import Neighbours
 from grsgd.training.trainer import Trainer
 
 PIECE = 2**20
-"""Number of bytes in a message with a piece of a rank's state. Each rank has at most one such message under way. So a
-message of the algorithm waits until at most `PIECE` bytes are sent."""
+"""Number of bytes in a message with a piece of a rank's state. Each rank has at most one message with a piece of a
+state under way. So a message of the algorithm waits until at most `PIECE` bytes of a state are sent."""
 
 
 class NoMemory:
@@ -92,22 +93,22 @@ class MemoryCheckpoints:
         self.writer, self.folder, self.every = writer, folder, every
         self.comm, self.driver, self.neighbours = comm, driver, neighbours
         self.step = 0
-        """Number of this rank's step at which a checkpoint was last due."""
+        """Number of this rank's step at which a checkpoint in memory was last due."""
         self.samples = 0
-        """Number of samples that all ranks had processed at the last begun checkpoint."""
+        """Number of samples that all ranks had processed when the last checkpoint in memory was begun."""
         self.problem = ""
-        """Reason why this rank could not store a state of the last begun checkpoint; empty if this rank has stored all
-        its states."""
+        """Reason why this rank could not store a state of the last checkpoint in memory; empty if it has stored its own
+        state and its neighbours' states."""
         self._exchanges: list = []
         self._begun = ""
-        """Name of the last begun checkpoint; empty after `conclude`."""
+        """Name of the last checkpoint in memory that was begun; empty after `conclude`."""
         self._has_whole = False
         """Whether the job has taken a whole checkpoint in memory since its last start."""
         self._touched = 0.0
 
     def attach(self, trainer: Trainer):
-        """Check that checkpoints of ``trainer`` can fit into the folder. Raises ConfigError if the folder in memory is
-        certainly too small.
+        """Check that checkpoints of ``trainer`` can fit into the folder in memory. Raises ConfigError if the folder in
+        memory is certainly too small.
 
         The bytes of states from the job's last start count as free, because new checkpoints replace these states.
         """
@@ -136,16 +137,17 @@ class MemoryCheckpoints:
 
     @property
     def lacks_part(self) -> bool:
-        """Whether this rank could not store a state of the last begun checkpoint."""
+        """Whether this rank could not store its own state, or a neighbour's state, in the last checkpoint in memory."""
         return bool(self._begun and self.problem)
 
     def agree(self, in_folder: bool):
-        """Agree with all ranks on three truth values; a schedule (a generator that drivers run on all ranks at
-        once).
+        """Agree with all ranks on the three truth values that are returned. This method is a generator (schedule) that
+        all ranks run at once.
 
-        The first value says whether the checkpoint that is due is written to the folder of all ranks, and not to
-        memory. The first value is True if ``in_folder`` is True on any rank. The second value says whether no rank
-        still writes or sends a state. The third value says whether the last begun checkpoint is whole.
+        The first returned value says whether the checkpoint that is due is written to the folder of checkpoints, and
+        not to memory. The first returned value is True if ``in_folder`` is True on any rank. The second returned value
+        says whether no rank still writes or sends a state. The third returned value says whether all ranks have stored
+        their states of the last checkpoint in memory.
         """
         own = [in_folder, self.is_under_way, self.lacks_part]
         told = np.array(own, float)
@@ -154,8 +156,9 @@ class MemoryCheckpoints:
         return in_folder, not under_way, not failed
 
     def conclude(self, is_whole: bool, following: str):
-        """Remove the states in this host's memory that are not needed any more. If the last begun checkpoint is whole,
-        all older checkpoints are removed. If the last begun checkpoint is not whole, only this checkpoint is removed.
+        """Remove the states in this host's memory that are no longer needed. If the last begun checkpoint is whole (has
+        the states of all ranks), all older checkpoints in memory are removed. If the last begun checkpoint is not
+        whole, only the last begun checkpoint is removed.
 
         All ranks call this method while no rank writes or sends a state. ``following`` is the name of the next
         checkpoint, whose files other ranks on this host may have begun.
@@ -177,8 +180,8 @@ class MemoryCheckpoints:
         self._exchanges = [self.driver.start(schedule) for schedule in schedules]
 
     def over(self):
-        """Wait until this rank has written, sent and received all states; a schedule (a generator that a driver runs
-        after the last step)."""
+        """Wait until this rank has written, sent and received all states. This method is a generator (schedule) that
+        the rank's driver (event loop) runs after the last step."""
         yield from self.writer.written()
         yield list(self._exchanges)
 
@@ -189,8 +192,9 @@ class MemoryCheckpoints:
     def _check_room(self):
         """Raise OSError if the states that this host stores for a checkpoint do not fit into the folder in memory.
 
-        Until the job has taken a whole checkpoint since its last start, states of the earlier start are removed if
-        their memory is needed. If these states stayed, later checkpoints would not fit into the folder either.
+        If the job has taken no whole checkpoint in memory since its last start, states from before this start are
+        removed when their memory is needed. If the states from before the start stayed, later checkpoints would not fit
+        into the folder either.
         """
         needed, free = self.neighbours.states * self.writer.state_bytes, self._room()
         if needed > free and not self._has_whole:
@@ -200,13 +204,13 @@ class MemoryCheckpoints:
             raise OSError(errno.ENOSPC, memory_folder.too_small(needed, free))
 
     def _room(self) -> int:
-        """Return the number of bytes that the last begun checkpoint can have. This number includes the files of the
-        checkpoint that other ranks of this host have already written."""
+        """Return the number of bytes that the last begun checkpoint can have in the folder in memory. The result
+        includes the files of this checkpoint that other ranks of this host have already written."""
         return memory_folder.size(self.folder / self._begun) + memory_folder.room(self.folder)
 
     def _send(self, header: Header, writing: threading.Thread):
         """Send this rank's checkpoint file to a rank on the next host, after the thread ``writing`` has written the
-        file; a schedule (a generator that a driver runs)."""
+        file. This method is a generator (schedule) that the rank's driver (event loop) runs."""
         yield Until(lambda: not writing.is_alive(), "writing a checkpoint")
         to, path = self.neighbours.to, self.folder / self._begun / file_of(header.rank)
         try:
@@ -226,11 +230,11 @@ class MemoryCheckpoints:
                 yield self.comm.Issend(part, to, tags.STATE_PIECE)
 
     def _receive(self, source: int):
-        """Receive the checkpoint file of rank ``source``, and write it to the folder in this host's memory; a schedule
-        (a generator that a driver runs).
+        """Receive the checkpoint file of rank ``source``, and write it to the folder in this host's memory. This method
+        is a generator (schedule) that the rank's driver (event loop) runs.
 
-        All pieces of the file are received, even if a piece cannot be written to the folder. The size 0 means that rank
-        ``source`` could not write its state.
+        All pieces of the file are received, even if a piece cannot be written to the folder. A received size of 0 means
+        that rank ``source`` could not write its state.
         """
         size, piece = np.zeros(1, np.int64), np.empty(PIECE, np.uint8)
         yield self.comm.Irecv(size, source, tags.STATE_SIZE)
@@ -247,7 +251,8 @@ class MemoryCheckpoints:
                 self.problem = self.problem or f"{path}: was not received"
 
     def _append(self, path: Path, part: np.ndarray):
-        """Append ``part`` to the file ``path``. If an earlier write has failed, remove ``path``, and write nothing."""
+        """Append the bytes ``part`` to the file ``path``. If this rank could not store a state before, remove ``path``,
+        and write nothing."""
         if self.problem:
             path.unlink(missing_ok=True)
             return

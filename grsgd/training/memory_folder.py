@@ -1,9 +1,9 @@
 """Folder in the memory of a host, for the checkpoints of one job (``--memory``).
 
-``/dev/shm/grsgd-1000-5f3a91c2-node7/samples-000000012800/rank-0003.ckpt`` is an example of a file, the state of rank 3.
-The name of the job's folder has the user's number, the job's id, and the host's name. The folder stays in memory when
-the processes of the ranks end. So a job that is started again finds the states of its ranks. A later job removes the
-folders of dead jobs.
+``/dev/shm/grsgd-1000-5f3a91c2-node7/samples-000000012800/rank-0003.ckpt`` is an example of a file in this folder, with
+the state of rank 3. The name of the job's folder has the user's number, the job's id, and the host's name. The folder
+stays in memory when the processes of the ranks end. So a job that is started again finds the states of its ranks. A
+later job of the user removes the folders of dead jobs.
 """
 
 import os
@@ -24,12 +24,12 @@ from grsgd.training.checkpoint_file import Header, read_header
 from grsgd.training.checkpoint_folder import LOCK, SAMPLES, file_of, name_of
 
 BASE = Path("/dev/shm")
-"""Folder of Linux whose files are in memory. By default a job creates its own folder in this folder."""
+"""Folder of Linux whose files are in memory. By default a job creates its own folder in /dev/shm."""
 LOCK_SECONDS = 15.0
 """Largest number of seconds that a job waits at its first start for the lock of its folder in memory."""
 LEFT_SECONDS = 180.0
 """Seconds after which a job counts as dead if none of its processes has touched the lock file of the job's folder. A
-failed job is started again in less time."""
+failed job is usually started again sooner than after `LEFT_SECONDS` seconds."""
 TOUCH_SECONDS = 5.0
 """Seconds between two calls of `touch`, by which a job shows that it lives."""
 COPIES = 2
@@ -52,8 +52,9 @@ class Neighbours(NamedTuple):
 
     @classmethod
     def of(cls, rank: int, hosts: list[str]) -> "Neighbours":
-        """Return the neighbours of ``rank``. ``hosts`` has the host name of every rank. The hosts form a ring, in the
-        order of their lowest ranks. Each host stores its own ranks' states and the states of the previous host."""
+        """Return the `Neighbours` of the rank ``rank``. ``hosts`` has the host name of every rank. The hosts form a
+        ring, in the order of their lowest ranks. Each host stores the states of its own ranks and of the ranks on the
+        previous host."""
         by_host: dict[str, list[int]] = {}
         for other, host in enumerate(hosts):
             by_host.setdefault(host, []).append(other)
@@ -75,11 +76,11 @@ def path_of(base: Path, job: str, host: str) -> Path:
 
 
 def take(folder: Path, seconds: float = LOCK_SECONDS) -> IO:
-    """Create a job's folder if it does not exist, and lock the folder. Return the open lock file. The lock ends when
-    this file is closed or this process ends.
+    """Create ``folder``, the folder in memory of a job, if it does not exist, and lock the folder. Return the open lock
+    file of the folder. The lock is released when the returned file is closed or this process ends.
 
-    Raises ConfigError if the folder belongs to another user or cannot be created. Raises ConfigError, too, if another
-    process of the same job still holds the lock after ``seconds`` seconds.
+    Raises ConfigError if the folder belongs to another user or cannot be created. Raises ConfigError if another process
+    of the same job still holds the lock after ``seconds`` seconds.
     """
     try:
         with suppress(FileExistsError):
@@ -118,7 +119,7 @@ def touch(folder: Path):
 
 
 def headers(folder: Path) -> list[Header]:
-    """Return the headers of all ranks' states in a job's folder, except files whose header cannot be read."""
+    """Return the headers of all ranks' checkpoint files in a job's folder, except files whose header cannot be read."""
     found = []
     for place in folder.glob("samples-*"):
         for path in place.glob("rank-*.ckpt") if SAMPLES.fullmatch(place.name) else ():
@@ -130,7 +131,7 @@ def headers(folder: Path) -> list[Header]:
 
 
 def remove_except(folder: Path, keep: set[str]):
-    """Remove all checkpoints in a job's folder, except the checkpoints whose names are in ``keep``."""
+    """Remove all checkpoints in a job's folder in memory, except the checkpoints whose names are in ``keep``."""
     for place in folder.glob("samples-*"):
         if place.name not in keep:
             shutil.rmtree(place, ignore_errors=True)

@@ -1,8 +1,9 @@
-"""Averages over ranks of the state that a torch optimizer keeps for each parameter, such as momenta and step counters.
+"""Functions that average, over all ranks, the state that a torch optimizer keeps for each parameter, such as momenta
+and step counters.
 
 The optimizers of different ranks may have state for different parameters. An optimizer has no state for a frozen
-parameter, for a parameter that has had no gradient yet, and in a process that has just joined. A schedule is a
-generator that yields each object it waits for.
+parameter, and for a parameter that has had no gradient yet. The optimizer of a process that has just joined the run has
+no state at all. A schedule is a generator that yields each object it waits for.
 """
 
 from functools import reduce
@@ -19,8 +20,8 @@ Optimizer = torch.optim.Optimizer
 
 
 def agree(comm, optimizer: Optimizer, weight: float):
-    """Give the optimizers of all ranks of ``comm`` state for the same parameters; a schedule (a generator that drivers
-    run on all ranks at once).
+    """Make the optimizers of all ranks of ``comm`` hold state for the same parameters. This function is a generator
+    (schedule) that all ranks run at once.
 
     A parameter gets optimizer state on all ranks if it has state on any rank with a ``weight`` above 0. Missing
     optimizer state is created, filled with zeros. If ranks have state with different keys or shapes for a parameter,
@@ -65,7 +66,8 @@ def parameters_of(optimizer: Optimizer) -> list[torch.Tensor]:
 
 
 def places(optimizer: Optimizer) -> list[tuple[dict, str]]:
-    """Return (state of a parameter, key in this state) for each tensor and each number that the optimizer keeps."""
+    """Return a pair (state of a parameter, key in this state) for each tensor and each number in the optimizer's
+    state."""
     states = (optimizer.state.get(parameter, {}) for parameter in parameters_of(optimizer))
     return [(state, key) for state in states for key in sorted(state, key=str) if is_averaged(state[key])]
 
@@ -79,8 +81,8 @@ def size_of(value) -> int:
 
 
 def kind_of(state: dict) -> int:
-    """Return a number that is equal for two optimizer states if their keys and the shapes of their tensors are
-    equal."""
+    """Return a checksum of the keys, and of the shapes of the tensors, in ``state``, an optimizer's state of one
+    parameter."""
     kept = [(str(key), tuple(getattr(state[key], "shape", ()))) for key in state if is_averaged(state[key])]
     return crc32(repr(sorted(kept)).encode())
 

@@ -24,8 +24,8 @@ def build_optimizer(wanted: Optimizer, parameters) -> torch.optim.Optimizer:
     the optimizer does not take.
 
     With ``clip`` or ``clip_value``, the optimizer's ``step()`` clips the gradient before the update. In an algorithm
-    that sends gradients, the mean gradient of all ranks is clipped. In any other algorithm, the rank's own gradient is
-    clipped.
+    that sends gradients, the mean gradient of all ranks is clipped. In an algorithm that sends no gradients, the rank's
+    own gradient is clipped.
     """
     classes = optimizers_of_torch()
     if outside.is_outside(wanted.name):
@@ -63,7 +63,7 @@ def build_optimizer(wanted: Optimizer, parameters) -> torch.optim.Optimizer:
 
 @cache
 def optimizers_of_torch() -> dict[str, type[torch.optim.Optimizer]]:
-    """Return torch's optimizer classes by their names in lower case."""
+    """Return a dict from the lower-case name of each optimizer of torch to the optimizer's class."""
     return {
         name.lower(): value
         for name, value in vars(torch.optim).items()
@@ -85,8 +85,8 @@ def is_optimizer(value) -> bool:
 def never_compiled(cls: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
     """Return a subclass of ``cls`` whose methods lack torch's wrappers for `torch.compile`.
 
-    torch's wrappers exclude the optimizer from compilation. For this purpose, the wrappers import torch's compiler,
-    which takes as long as the import of torch.
+    torch's wrappers exclude the optimizer from compilation. The wrappers import torch's compiler, which takes as long
+    as the import of torch.
     """
     own = {name: inspect.unwrap(getattr(cls, name)) for name in ("add_param_group", "state_dict", "load_state_dict")}
     own["step"] = torch.no_grad()(inspect.unwrap(cls.step))
@@ -94,7 +94,7 @@ def never_compiled(cls: type[torch.optim.Optimizer]) -> type[torch.optim.Optimiz
 
 
 def clip(optimizer: torch.optim.Optimizer, wanted: Optimizer):
-    """Clip the gradients of all parameters of ``optimizer``. The joint L2 norm of the gradients becomes at most
+    """Clip the gradients of all parameters of ``optimizer``. The L2 norm of all gradients together becomes at most
     ``wanted.clip``. If ``wanted.clip`` is None, each element's magnitude becomes at most ``wanted.clip_value``."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     if wanted.clip is not None:

@@ -1,9 +1,10 @@
-"""Progress of a run, measured in samples that all ranks together have processed, and the decision when the run ends.
+"""Progress of a run, measured in samples that all ranks together have processed, and the decision about the end of the
+run.
 
 Learning-rate schedules, snapshots and the end of a run depend on the number of samples of all ranks. So an epoch means
 the same for synchronous and asynchronous algorithms. Ranks in lockstep, which all take the same steps, compute the
-number of samples of all ranks. Other ranks report their numbers of samples to rank 0, which adds them up. No rank waits
-for the sum of the reports.
+number of samples of all ranks without reports. Ranks that are not in lockstep report their numbers of samples to rank 0
+or, in a run that survives deaths, to each other. No rank waits for the sum of the reports.
 """
 
 import math
@@ -28,8 +29,8 @@ class Progress:
     """Progress of the run as one rank knows it. The run ends after ``end`` samples, or ``seconds`` seconds after its
     start.
 
-    This base class sends no messages. Algorithms that know the progress themselves use this class, and call
-    `note_steps`.
+    The base class `Progress` sends no messages. Algorithms with parameter servers, which know the progress themselves,
+    use this base class, and call `note_steps`.
     """
 
     remembers: tuple[str, ...] = ("samples", "own")
@@ -69,7 +70,7 @@ class Progress:
         before the first step, and after each rest (pause of all ranks for a checkpoint)."""
 
     def state(self, members: Sequence[int]) -> dict[str, int]:
-        """Return the attributes of the progress that a checkpoint stores for `restore`, by name. ``members`` are the
+        """Return a dict with the values of the progress that a checkpoint stores, for `restore`. ``members`` are the
         ranks that have a process."""
         return {name: getattr(self, name) for name in self.remembers}
 
@@ -97,8 +98,8 @@ class Progress:
 
     def go_on(self, comm, furthest) -> int:
         """Continue with the ranks of ``comm`` from ``furthest``, the largest progress of any rank
-        (`grsgd.training.regroup.HowFar`). Return the number of batches that this rank has used. A new process of the
-        rank continues with the next batch."""
+        (`grsgd.training.regroup.HowFar`). Return the number of batches that this rank has used so far. If a new process
+        has taken the rank, the process continues with the batch after the last used batch."""
         raise NotImplementedError
 
     def advance(self, samples: int):
@@ -107,11 +108,12 @@ class Progress:
 
     @property
     def trained(self) -> int:
-        """Number of samples that all ranks together have certainly processed. The run file records this number."""
+        """Number of samples that all ranks together have certainly processed. The run file records the value of
+        ``trained`` as the number of samples."""
         return self.samples - self.ahead
 
     def note_steps(self, steps: int, ahead: int = 0):
-        """Record that all ranks together have taken ``steps`` steps. The last ``ahead`` of these steps are only
+        """Record that all ranks together have taken ``steps`` steps. The last ``ahead`` of the ``steps`` steps are only
         expected, and no rank has reported them yet."""
         self.samples, self.ahead = steps * self.samples_per_step, ahead * self.samples_per_step
 
@@ -124,8 +126,8 @@ class Progress:
 
     def decide(self):
         """Return (whether the run has ended, the number of marks passed since the last call). Marks are the points at
-        which snapshots are taken. This method is a schedule (a generator that yields the objects it waits for), run
-        before each step."""
+        which snapshots are taken. This method is a generator (schedule) that the rank's driver (event loop) runs before
+        each step."""
         if self.end is not None:
             return self.samples >= self.end, self.marks.due(self.samples)
         elapsed = self.elapsed()
@@ -134,8 +136,8 @@ class Progress:
         yield
 
     def finish(self):
-        """Make the number of samples of all ranks, ``samples``, exact. This method is a schedule (a generator that a
-        driver runs), called after the last step and before a rest (pause of all ranks)."""
+        """Make ``samples``, the number of samples of all ranks, exact. This method is a generator (schedule) that the
+        rank's driver (event loop) runs after the last step, and before a rest (pause of all ranks)."""
         yield from ()
 
 
@@ -231,8 +233,8 @@ class FreeRunning(Progress):
             yield self.activity
 
     def _report(self):
-        """Report the number of this rank's samples to rank 0; a schedule (a generator that a driver runs in the
-        background of every rank except rank 0)."""
+        """Report the number of this rank's samples to rank 0. Every rank except rank 0 runs this schedule (generator)
+        in the background."""
         total = np.zeros(1, np.int64)
         while True:
             yield self.news
@@ -246,9 +248,9 @@ class FreeRunning(Progress):
                 return
 
     def _add_up(self):
-        """Add up the numbers of samples that ranks report, and reply to each report with the sum; a schedule (a
-        generator that a driver runs in the background of rank 0). Rank 0 sends its last reply to each rank after the
-        last report of all ranks, so that the last sum is exact."""
+        """Add up the numbers of samples that ranks report, and reply to each report with the sum. Rank 0 runs this
+        schedule (generator) in the background. Rank 0 sends its last reply to each rank after the last report of all
+        ranks, so that the last sum is exact."""
         report = np.zeros(3, np.int64)
         training = self.comm.size - 1
         answers = []
@@ -266,9 +268,9 @@ class FreeRunning(Progress):
 
 
 class Counted(Progress):
-    """Progress of ranks that each store the last known number of samples of every rank. Each rank reports these numbers
-    to the other ranks in turn. So the samples of a rank still count after its process has died. If another process
-    takes the rank, only the samples since the rank's last report are missing.
+    """Progress of ranks that each store the last known number of samples of every rank. Each rank sends its stored
+    numbers to the other ranks in turn. So the samples of a rank still count after its process has died. If another
+    process takes the rank, only the samples since the rank's last report are missing.
     """
 
     def __init__(self, *args):
@@ -312,13 +314,13 @@ class Counted(Progress):
 
     def state(self, members):
         counts = self.counts[list(members)]
-        counts[0] += self.counts.sum() - counts.sum()  # adds the samples of ranks without a process
+        counts[0] += self.counts.sum() - counts.sum()  # the first rank's count includes ranks without a process
         return super().state(members) | {f"count_{rank}": int(count) for rank, count in enumerate(counts)}
 
     def restore(self, state):
         super().restore(state)
         # Checkpoints of `FreeRunning` lack the numbers of samples of other ranks.
-        # So each rank reports its own number of samples after its next step.
+        # If the state lacks other ranks' numbers, each rank reports its own number of samples after its next step.
         own = {f"count_{self.comm.rank}": self.own}
         self.take([(own | state).get(f"count_{rank}", 0) for rank in range(self.comm.size)])
 
@@ -332,7 +334,7 @@ class Counted(Progress):
         self.samples = int(self.counts.sum())
 
     def finish(self):
-        if self.end is not None:  # other ranks end the run only when they know these samples
+        if self.end is not None:  # other ranks end the run only when they know this rank's last samples
             self._tell([rank for rank in range(self.comm.size) if rank != self.comm.rank])
         yield from ()
 
@@ -343,9 +345,9 @@ class Counted(Progress):
             self._sending.append(Tolerant(self.comm.Isend(report, rank, tags.PROGRESS_REPORT), report))
 
     def _learn(self):
-        """Receive other ranks' reports of progress without end; a schedule (a generator that a driver runs in the
-        background). If this schedule is started again, it waits for the receive operation that the earlier schedule has
-        posted."""
+        """Receive other ranks' reports of progress in an endless loop. This method is a generator (schedule) that the
+        rank's driver (event loop) runs in the background. If this schedule is started again, it waits for the receive
+        operation that was posted before the new start."""
         others = np.arange(self.comm.size) != self.comm.rank  # only the trainer counts this rank's samples
         while True:
             self._receiving = self._receiving or self.comm.Irecv(self._report, ANY_RANK, tags.PROGRESS_REPORT)

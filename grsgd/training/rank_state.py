@@ -1,8 +1,8 @@
-"""State of a rank for a checkpoint. The state contains all values on which the rank's next steps and the run file
-depend.
+"""State of a rank for a checkpoint. The state contains all values on which the rank's next steps and the content of the
+run file depend.
 
-A state is a tree of dicts. The leaves of the tree are arrays and values that JSON can hold. No array of a state shares
-memory with the model or the optimizer.
+The state of a rank is a tree of dicts. The leaves of the tree are arrays and values that JSON can hold. No array in the
+state shares memory with the model or the optimizer.
 """
 
 from collections import Counter
@@ -56,16 +56,17 @@ def state_of_loop(
     `grsgd.own_loop.survival.SurvivingLoop` of a user's own training loop.
 
     ``frozen`` has the digests of all frozen parameters before training (`digests_of_frozen`). The state omits frozen
-    parameters that still have these digests. If ``frozen`` is None, the state has all frozen parameters.
-    ``copied(array)`` returns a copy of an array.
+    parameters whose digests still equal the digests in ``frozen``. If ``frozen`` is None, the state has all frozen
+    parameters. The function ``copied(array)`` copies an array, by default to new memory.
 
-    If messages of the algorithm may be under way, ``members`` are the ranks that take part in the checkpoint. The state
-    then has the algorithm's snapshot of the model, which activities in the background do not change. If ``members`` is
-    None, no message is under way, and all members of the algorithm's communicator take part in the checkpoint.
+    If messages of the algorithm may be under way, ``members`` are the ranks that take part in the checkpoint. If
+    ``members`` is given, the state has the model that `Algorithm.snapshot` returns, which activities in the background
+    do not change. If ``members`` is None, no message is under way, and all members of the algorithm's communicator take
+    part in the checkpoint.
     """
     replica, progress = loop.replica, loop.progress
     is_at_rest = members is None
-    members = loop.algorithm.comm.members if is_at_rest else members  # these members exclude ranks without a process
+    members = loop.algorithm.comm.members if is_at_rest else members  # excludes ranks without a process
     parameters, buffers = (replica.params, replica.buffers) if is_at_rest else loop.algorithm.snapshot()
     return {
         "model": {
@@ -85,11 +86,11 @@ def state_of_loop(
 
 
 def restore(trainer: Trainer, state: dict, samples: int, seconds: float):
-    """Set the rank of ``trainer`` to ``state``. The rank's algorithm must have started, and the rank must not have
-    taken a step yet.
+    """Set model, optimizer, algorithm and progress of ``trainer`` to ``state``, a result of `state_of`. The rank's
+    algorithm must have started, and the rank must not have taken a step yet.
 
-    ``samples`` and ``seconds`` are the progress of the run at the checkpoint, the largest that any rank has recorded.
-    All ranks give the same ``samples`` and ``seconds``.
+    ``samples`` and ``seconds`` are the largest progress of the run that any rank has recorded at the checkpoint.
+    All ranks must pass the same ``samples`` and ``seconds``.
     """
     restore_loop(trainer, state)
     trainer.algorithm.staleness.update(Counter(dict(state["staleness"])))
@@ -110,7 +111,8 @@ def restore(trainer: Trainer, state: dict, samples: int, seconds: float):
 
 
 def restore_loop(loop, state: dict):
-    """Set the rank of ``loop`` to ``state``, a result of `state_of_loop`, except the states of random generators."""
+    """Set the training loop ``loop`` to ``state``, a result of `state_of_loop`, except the states of random
+    generators."""
     replica, model = loop.replica, state["model"]
     fill(replica.params, model["parameters"])
     fill(replica.buffers, model["buffers"])
@@ -137,8 +139,8 @@ def digests_of_frozen(replica: Replica) -> np.ndarray:
 
 
 def state_outside(replica: Replica, frozen: np.ndarray | None, copied: Callable = np.ndarray.copy) -> dict:
-    """Return the model's tensors outside the replica's flat arrays, by number. For frozen parameters that have not
-    changed since the start of training, return only the digests."""
+    """Return a dict with the model's tensors outside the replica's flat arrays, by the number of the tensor. The dict
+    has only the digests of frozen parameters that have not changed since the start of training."""
     now = () if frozen is None else digests_of_frozen(replica)
     same = {str(number): int(digest) for number, digest in enumerate(now) if digest == frozen[number]}
     numbered = ((str(number), tensor) for number, tensor in enumerate(replica.outside()))
@@ -159,8 +161,8 @@ def restore_outside(replica: Replica, model: dict):
 
 
 def result_of(loop, copied: Callable) -> dict:
-    """Return the parameters that this rank contributes to the average over all ranks, if they differ from the
-    parameters in the replica. Return an empty dict if these parameters are equal to the replica's parameters."""
+    """Return the parameters that this rank contributes to the average over all ranks, if they differ from the replica's
+    parameters. Return an empty dict if this rank contributes the replica's parameters."""
     parameters, _ = loop.algorithm.snapshot()
     is_own = torch.equal(parameters, loop.replica.params.tensor)
     return {} if is_own else {"parameters": array_of(parameters, copied)}

@@ -1,4 +1,4 @@
-"""Assembly of the one run file of a job from the measurements of all ranks."""
+"""Functions that assemble a job's run file from the measurements of all ranks."""
 
 import math
 from dataclasses import asdict, dataclass
@@ -46,7 +46,7 @@ class RankMeasurements:
         """Return the measurements of the rank of ``trainer``. ``interface`` has the numbers of bytes that the network
         interfaces of this rank's host have sent and received."""
         traffic = trainer.comm.traffic
-        # The numbers are copied before the moments, because a new snapshot adds its moment before its number.
+        # Snapshot numbers are copied before moments, because a new snapshot adds its moment before its number.
         numbers = list(trainer.snapshots.numbers)
         return cls(
             list(trainer.snapshots.moments),
@@ -72,15 +72,15 @@ class RankMeasurements:
 
     @classmethod
     def of_nothing(cls) -> "RankMeasurements":
-        """Return the measurements that the run file has for a rank that did not send its own: no messages, no steps,
-        and NaN for all times."""
+        """Return the measurements that the run file has for a rank that has sent no measurements: no messages, no
+        steps, and NaN for all times."""
         nothing = {key: 0 if key in ("steps", "samples") else math.nan for key in asdict(RankTotals())}
         return cls([], [], [], 0, nothing, np.zeros((0, 4), np.int64), 0, 0, 0, {}, 0, [], NOT_COUNTED, {})
 
 
 def marks_of(records: list[RankMeasurements], reason: str) -> list[int]:
-    """Return the marks (points at which snapshots are taken) that the curve of a run shows. At each of these marks,
-    every rank with snapshots has a snapshot (`common_marks`). ``reason`` is the reason why the run ended."""
+    """Return the marks (points at which snapshots are taken) that the curve of a run shows. At each returned mark,
+    every rank that has taken snapshots has a snapshot (`common_marks`). ``reason`` is the reason why the run ended."""
     answered = [record for record in records if record.moments]
     early = max((record.early for record in answered), default=0)
     return common_marks([record.numbers for record in answered], early if reason in STOP_CRITERIA else 0)
@@ -89,12 +89,12 @@ def marks_of(records: list[RankMeasurements], reason: str) -> list[int]:
 def assemble(
     records: list[RankMeasurements], attributes: dict, qualities: list[Quality] = (), final: Quality | None = None
 ) -> Run:
-    """Return the content of the run file. ``records`` has the measurements of all ranks by ascending rank.
+    """Return the content of a job's run file. ``records`` has the measurements of all ranks by ascending rank.
 
     The run's curve has a row for each mark (point at which snapshots are taken) that `marks_of` returns. ``qualities``
-    has the test result at each of these marks, or only at the first marks if testing was stopped early. ``final`` is
-    the test result of the final model. An extra array of the algorithm is taken from the lowest rank that has an array
-    of this name.
+    has the test result for each row of the curve, or only for the first rows if testing was stopped early. ``final`` is
+    the test result of the final model. If several ranks have an extra array of the same name (`Algorithm.extra`), the
+    array of the lowest rank is taken.
     """
     answered = [record for record in records if record.moments]
     marks = marks_of(records, attributes["reason"])
@@ -156,9 +156,9 @@ def fitting(extra: dict) -> tuple[dict, list[str]]:
 
 
 def traffic_of(records: list[RankMeasurements]) -> dict[str, np.ndarray]:
-    """Return three matrices [sender, receiver]: bytes of payload, bytes of headers, and numbers of messages. Return,
-    too, the number of bytes that each rank has sent. The bytes of a multicast message count only once in this
-    number."""
+    """Return three matrices [sender, receiver]: the bytes of payload, the bytes of headers, and the numbers of messages
+    that ranks have sent. Return also the number of bytes that each rank has sent. In the number of bytes that a rank
+    has sent, the bytes of a multicast message count only once."""
     n = len(records)
     found = {name: np.zeros((n, n), np.int64) for name in ("sent", "headers", "messages")}
     for rank, record in enumerate(records):

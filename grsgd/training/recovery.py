@@ -1,4 +1,5 @@
-"""Base class of recovery, by which a run goes on after the death of a process, or after the end of the whole job."""
+"""Base class of recovery objects, with which a run continues after the death of a process, or after a restart of the
+whole job."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,12 +12,12 @@ from grsgd.training.curve_file import CurveFile
 
 
 def do_nothing(_):
-    """Do nothing; the default for ``go_on`` in a run that does not continue an earlier run."""
+    """Do nothing. This function is the default for ``go_on`` in a run that does not continue an earlier run."""
 
 
 class Recovery:
-    """Recovery of one rank. The rank's trainer calls the methods of this class. This base class recovers nothing: a run
-    with this class ends when a process dies.
+    """Recovery of one rank. The rank's trainer calls the methods of this class. The base class `Recovery` recovers
+    nothing, so a run with this class ends when a process dies.
 
     ``go_on(trainer)`` is called after the algorithm has started, before the first step. In a run that continues from a
     checkpoint, ``go_on`` sets the rank's state to the state in the checkpoint.
@@ -27,23 +28,23 @@ class Recovery:
     has_share = True
     """Whether this rank's gradient is part of the mean gradient of the present step."""
     knows_the_end = True
-    """Whether a parameter server knows, when all workers have stopped, that the run has ended. If False, the workers
-    may have stopped for a checkpoint."""
+    """Whether a parameter server knows, when all workers have stopped, that the run has ended. ``knows_the_end`` is
+    False if the workers may also have stopped for a checkpoint."""
     last: Path | None = None
-    """Folder of the last checkpoint that all ranks have written; None if there is no such checkpoint."""
+    """Folder of the last whole checkpoint, which has the files of all ranks; None if there is no whole checkpoint."""
 
     def __init__(self, go_on: Callable = do_nothing):
         self.go_on = go_on
 
     @property
     def position(self) -> int:
-        """Number of steps that this rank has taken. If all ranks take the same steps, this number is the same on all
+        """Number of steps that this rank has taken. If all ranks take the same steps, ``position`` is the same on all
         ranks before a step."""
         return self.trainer.totals.steps
 
     @property
     def samples(self) -> int:
-        """Number that this rank contributes to the number of samples of all ranks, which is the sum over the ranks."""
+        """Number of samples that this rank adds to the sum over all ranks, which a checkpoint records."""
         return self.trainer.totals.samples
 
     def context_of(self, context: RankContext) -> RankContext:
@@ -52,13 +53,13 @@ class Recovery:
         return context
 
     def attach(self, trainer):
-        """Use ``trainer`` from now on. The constructor of `Trainer` calls this method at its end. Raises ConfigError if
-        the state of ``trainer`` cannot be recovered."""
+        """Store ``trainer``, the trainer whose state this object recovers. The constructor of `Trainer` calls this
+        method at its end. Raises ConfigError if the state of ``trainer`` cannot be recovered."""
         self.trainer = trainer
 
     def take_over(self):
-        """Receive the rank's state from other ranks. A process that has just taken over the rank runs this method, a
-        schedule (a generator that yields the objects it waits for)."""
+        """Receive the rank's state from other ranks. A process that has just taken over the rank runs this schedule
+        (generator)."""
         yield from ()
 
     def started(self):
@@ -73,8 +74,9 @@ class Recovery:
         steps and while this rank waits."""
 
     def whole(self, part: Callable):
-        """Run ``part()``, a hook or a schedule, to its end; a schedule (a generator that a driver runs). Returns False
-        if the other ranks have ended their training meanwhile."""
+        """Run ``part()``, a hook of the algorithm or a schedule (generator), to its end. The method `whole` is itself a
+        schedule that the rank's driver (event loop) runs. Returns False if the other ranks have ended their training
+        during the run of ``part()``."""
         yield from schedule_of(part)
         return True
 
@@ -87,30 +89,32 @@ class Recovery:
         Only users' own training loops call this method."""
 
     def train(self):
-        """Take all steps of this rank; a schedule (a generator that a driver runs)."""
+        """Take all steps of this rank. This method is a generator (schedule) that the rank's driver (event loop)
+        runs."""
         yield from self.trainer.to_the_end()
 
     def before_step(self, step: int):
-        """Return whether all ranks must pause before step number ``step``, for example for a checkpoint; a schedule (a
-        generator that a driver runs)."""
+        """Return whether all ranks must pause before step number ``step``, for example for a checkpoint. This method is
+        a generator (schedule) that the rank's driver (event loop) runs."""
         yield from ()
         return False
 
     def gradient(self, step: int):
-        """Compute the gradient of step number ``step``, and store it in the replica; a schedule (a generator that a
-        driver runs)."""
+        """Compute the gradient of step number ``step``, and store it in the replica. This method is a generator
+        (schedule) that the rank's driver (event loop) runs."""
         yield from self.trainer.computing.gradient(step)
 
     def guarded(self, hook: Callable) -> Callable:
-        """Return the function that the trainer calls in place of ``hook``, a hook of the algorithm."""
+        """Return the function that the trainer calls instead of ``hook``, a hook of the algorithm."""
         return hook
 
     def leave_steps(self):
         """Record that this rank takes no step until the next call of `at_rest`."""
 
     def at_rest(self, ended: bool):
-        """Return whether training is over; a schedule (a generator that a driver runs). The trainer runs this method
-        after its steps, when all ranks pause or training ends, while no message of the algorithm is under way.
+        """Return whether training is over. This method is a generator (schedule) that the rank's driver (event loop)
+        runs. The trainer runs this method after its steps, when all ranks pause or training ends, while no message of
+        the algorithm is under way.
 
         ``ended`` says whether this rank has taken its last step.
         """
@@ -118,16 +122,16 @@ class Recovery:
         return True
 
     def average(self):
-        """Make all replicas equal to the final model, after the last step; a schedule (a generator that a driver
-        runs)."""
+        """Make all replicas equal to the final model, after the last step. This method is a generator (schedule) that
+        the rank's driver (event loop) runs."""
         yield from self.trainer.average()
 
     def ended(self):
         """Record that this rank has ended its training, either regularly or after an error."""
 
     def model(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return this rank's parameters and buffers, for an average over ranks. If training has ended, return their
-        values after this rank's last step."""
+        """Return this rank's parameters and buffers, for an average over ranks. If this rank has ended its training,
+        return the parameters and buffers after its last step."""
         return self.trainer.algorithm.snapshot()
 
     def go_on_from_checkpoint(
@@ -145,11 +149,11 @@ class Recovery:
         communicator that replaces ``comm``, a communicator of all ranks."""
 
     def regrouped(self, narrow: Callable, giver: int):
-        """Continue in a new group of ranks, after a process has died or joined; a schedule (a generator that drivers
-        run on all ranks of the new group).
+        """Continue in a new group of ranks, after a process has died or joined. All ranks of the new group run this
+        schedule (generator) at once.
 
-        ``narrow`` is the argument of `gathered`. ``giver`` is the number of a rank in the group that was already
-        training before.
+        ``narrow(comm)`` returns the group's communicator that replaces ``comm``, as in `gathered`. ``giver`` is the
+        number of a rank in the group that was training before the group was formed.
         """
         self.gathered(narrow)
         yield from ()

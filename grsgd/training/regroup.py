@@ -1,8 +1,9 @@
-"""Recovery from the death of a process, for algorithms in which all ranks need each other in every step. The ranks
-regroup after a process has died or joined.
+"""Recovery from the death of a process, for algorithms in which each step needs messages of all ranks. The ranks
+regroup (form a new group) after a process has died or joined.
 
-To regroup, all ranks replace their models by the average of the models, and create the algorithm anew for the present
-number of ranks. The interrupted step is given up. Algorithms that send gradients then take the interrupted step again.
+To regroup, all ranks replace their models by the average of the models, and create a new object of the algorithm for
+the present number of ranks. The step that a death has interrupted is given up. If the algorithm sends gradients, the
+regrouped ranks take the interrupted step again.
 """
 
 from collections.abc import Callable
@@ -29,11 +30,12 @@ from grsgd.training.trainer import Trainer
 class HowFar(NamedTuple):
     """Progress of one rank, which the rank sends to all other ranks when the ranks regroup.
 
-    ``has_trained`` says whether the rank has a model. ``steps`` is the number of steps if all ranks take the same
-    steps, else 0. ``has_gradient`` says whether the rank has kept its gradient of the interrupted step. ``samples`` is
-    the number of samples that all ranks have processed. ``marks`` is the number of marks (points at which a snapshot is
-    taken) that the rank has passed. ``seconds`` is the time since the run began. ``counts`` has the number of samples
-    of each rank, float64 of shape [ranks]; empty if ranks do not know these numbers.
+    ``has_trained`` says whether the rank has a model. ``steps`` is the number of steps that each rank has taken, or 0
+    if ranks take different numbers of steps. ``has_gradient`` says whether the rank has kept its gradient of the
+    interrupted step. ``samples`` is the number of samples that all ranks have processed. ``marks`` is the number of
+    marks (points at which a snapshot is taken) that the rank has passed. ``seconds`` is the time since the run began.
+    ``counts`` has the number of samples of each rank, float64 of shape [ranks]; empty if ranks do not know these
+    numbers.
     """
 
     has_trained: float
@@ -54,32 +56,32 @@ HOW_FAR_NUMBERS = len(HowFar._fields) - 1
 
 
 class NoGradient:
-    """Substitute for `KeptGradient` in algorithms that send no gradients. Algorithms that send no gradients compute an
-    interrupted step anew."""
+    """Substitute for `KeptGradient` in algorithms that send no gradients. Algorithms that send no gradients compute the
+    gradient of an interrupted step anew."""
 
     is_there = is_absent = False
     weight = None
 
     def keep(self):
-        """Do nothing, because there is no gradient to keep."""
+        """Do nothing, because algorithms that send no gradients keep no gradient."""
 
     def use_again(self):
-        """Do nothing, because no gradient is summed."""
+        """Do nothing, because the algorithm does not sum gradients."""
 
     def settle(self, have: list[bool]):
         """Do nothing, because no rank has kept a gradient."""
 
     def put_back(self) -> bool:
-        """Return False, because the gradient must be computed."""
+        """Return False, because the gradient of the step must be computed anew."""
         return False
 
 
 class KeptGradient:
-    """Copy of this rank's gradient. If a step is interrupted while gradients are summed, the rank uses this copy when
-    it takes the step again.
+    """Copy of this rank's gradient. If a step is interrupted while the ranks' gradients are summed, the rank uses this
+    copy when it takes the step again.
 
-    A process that has just joined has no gradient of the interrupted step. So the mean gradient of this step is taken
-    over the other ranks.
+    A process that has just joined has no gradient of the interrupted step. So the mean gradient of an interrupted step
+    is taken over the ranks that have kept a gradient of this step.
     """
 
     def __init__(self, gradient: Flat, progress: Progress):
@@ -92,7 +94,7 @@ class KeptGradient:
         self.is_absent = False
         """Whether the mean gradient of the present step lacks this rank's gradient."""
         self._is_used = False
-        """Whether an unfinished sum may have overwritten the gradient in the replica."""
+        """Whether an unfinished sum over ranks may have overwritten the gradient in the replica."""
 
     @property
     def is_there(self) -> bool:
@@ -113,7 +115,8 @@ class KeptGradient:
 
     def settle(self, have: list[bool]):
         """Prepare to take the interrupted step again, if any rank has kept its gradient of the step. ``have`` says
-        which ranks have kept their gradients. The mean gradient of the step is taken over the kept gradients."""
+        which ranks have kept their gradients. The mean gradient of the repeated step is taken over the kept
+        gradients."""
         self.weight = None
         if any(have):
             self.weight = len(have) / sum(have) if self.is_there else 0.0
@@ -121,8 +124,8 @@ class KeptGradient:
         self.is_absent = self.weight == 0
 
     def put_back(self) -> bool:
-        """Restore the kept gradient in the replica if the present step is taken again. Return whether the gradient was
-        restored."""
+        """Restore the kept gradient in the replica if the present step is taken again. Return True if the kept gradient
+        was restored."""
         weight, self.weight = self.weight, None
         if weight is not None:
             torch.mul(self.copy.tensor, weight, out=self.gradient.tensor)
@@ -194,12 +197,12 @@ class Regrouping(Surviving):
 
     def train(self):
         """Take all steps of this rank, and regroup with the remaining ranks whenever a process has died or joined. This
-        method is a schedule (a generator that yields the objects it waits for)."""
+        method is a generator (schedule) that the rank's driver (event loop) runs."""
         yield from self.whole(self._to_the_end)
 
     def _to_the_end(self):
-        """Take all steps, then wait until every rank has taken its last step; a schedule (a generator that a driver
-        runs)."""
+        """Take all steps, and wait until every rank has taken its last step. This method is a generator (schedule) that
+        the rank's driver (event loop) runs."""
         yield from self.trainer.to_the_end()
         yield from halving_doubling_allreduce(self.trainer.algorithm.uncounted_comm, np.zeros(1))
 
@@ -218,14 +221,15 @@ class Regrouping(Surviving):
                     raise
 
     def regroup(self):
-        """Form a new group of all remaining ranks, which go on from the average of their models; a schedule (a
-        generator that a driver runs). Returns False if another rank has ended its training, so that this rank must end,
-        too.
+        """Form a new group of all remaining ranks, which go on from the average of their models. This method is a
+        generator (schedule) that the rank's driver (event loop) runs. Returns False if another rank has ended its
+        training, so that this rank must end its training as well.
 
-        Processes that have just joined have no model, and do not enter the average. If the algorithm keeps all models
-        equal, models that are one step behind do not enter the average either. The average then equals each of the
-        averaged models bit for bit. The optimizer's momenta are averaged as well. If the interrupted step averages
-        gradients, the ranks take this step again, with the mean of the gradients that ranks have kept.
+        Processes that have just joined have no model, and do not enter the average of the models. If the algorithm
+        keeps all models equal, models that are one step behind do not enter the average either. So if the algorithm
+        keeps all models equal, the average equals each of the averaged models bit for bit. The optimizer's momenta are
+        averaged as well. If the interrupted step averages gradients, the ranks take this step again, with the mean of
+        the gradients that ranks have kept.
         """
         group, driver, algorithm, self.is_together = self.group, self.trainer.driver, self.trainer.algorithm, False
         began = driver.clock()
@@ -265,7 +269,7 @@ class Regrouping(Surviving):
 
     def _average_models(self, context: RankContext, counts: list[bool]):
         """Set the parameters, buffers and momenta of all ranks to their averages over the ranks for which ``counts`` is
-        True; a schedule (a generator that a driver runs)."""
+        True. This method is a generator (schedule) that the rank's driver (event loop) runs."""
         replica = self.trainer.replica
         weight, averages, optimizer = float(counts[context.comm.rank]), [], self.trainer.optimizer.optimizer
         yield from momenta.agree(context.uncounted_comm, optimizer, weight)
@@ -274,15 +278,15 @@ class Regrouping(Surviving):
             averages.append(flat.like())
             averages[-1].tensor.copy_(flat.tensor)
             yield from exact_average(context.uncounted_comm, averages[-1], weight, root=counts.index(True))
-        # A death can interrupt the averaging above, but not the copies below, which need no other rank.
-        # This rank waits next in the algorithm's start(). If start() fails, the ranks regroup again.
+        # A death can interrupt exact_average() above, but not the copies in the loop below, which need no other rank.
+        # After the copies, this rank waits in the algorithm's start(). If start() fails, the ranks regroup again.
         for flat, average in zip(flats, averages, strict=True):
             flat.tensor.copy_(average.tensor)
         momenta.set_momenta(optimizer, averages[-1].tensor)
 
     def _go_on(self, context: RankContext, furthest: HowFar):
-        """Create the algorithm anew for ``context``, and set the progress to ``furthest``, the largest progress of any
-        rank; a schedule (a generator that drivers run on all remaining ranks at once)."""
+        """Create a new object of the algorithm for ``context``, and set the progress to ``furthest``, the largest
+        progress of any rank. All remaining ranks run this schedule (generator) at once."""
         trainer = self.trainer
         before, progress = trainer.algorithm, trainer.progress
         trainer.lifecycle = trainer.make_lifecycle(context)
@@ -292,7 +296,7 @@ class Regrouping(Surviving):
         algorithm.k = int(furthest.steps)
         missing = int(furthest.marks) - progress.marks.passed
         first = progress.go_on(context.uncounted_comm, furthest)
-        if not progress.began:  # this process has just joined
+        if not progress.began:  # this process has just joined the run
             progress.elapsed_before = furthest.seconds
             progress.start()
             trainer.take_place(first, missing)

@@ -21,8 +21,8 @@ class RunContent:
         """Digests of the files outside this package that the configuration uses."""
 
     def attach(self, trainer: Trainer):
-        """Use the state of ``trainer`` for all following checkpoint files. Raises ConfigError if the state of the
-        trainer's optimizer cannot be written to a file."""
+        """Store the state of ``trainer`` in all checkpoint files that are written from now on. Raises ConfigError if
+        the state of the trainer's optimizer cannot be written to a file."""
         self.trainer = trainer
         try:
             checkpoint_file.check({"optimizer": state_of_optimizer(trainer.optimizer.optimizer)})
@@ -35,12 +35,12 @@ class RunContent:
         trainer.snapshots.share()  # the writing thread reads snapshots while the trainer takes new ones
 
     def copied(self, copied: Callable, members: Sequence[int] | None) -> dict:
-        """Return a copy of the trainer's state between two steps; see `state_of` for the arguments."""
+        """Return a copy of the trainer's state that is made between two steps; `state_of` describes the arguments."""
         return state_of(self.trainer, self._frozen, copied, members)
 
     def complete(self, state: dict, curve: CurveFile, id: str):
         """Append new snapshots to the file ``curve``, and add the digests of all snapshots and of the user's code to
-        ``state``, a copied state. The thread that writes checkpoints calls this method.
+        ``state``, the copy of a rank's state. The thread that writes checkpoints calls this method.
 
         ``id`` is the checkpoint's id. Raises OSError if the file of snapshots cannot be written.
         """

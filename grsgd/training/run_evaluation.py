@@ -1,5 +1,5 @@
-"""Evaluation of a run's snapshots and of its final model on test data, after training. Each function is a schedule (a
-generator that yields each object it waits for)."""
+"""Evaluation of a run's snapshots and of its final model on test data, after training. Each function of this module is
+a schedule (a generator that the rank's driver runs)."""
 
 from collections.abc import Callable
 
@@ -17,13 +17,13 @@ def evaluate(
     on_each: Callable[[int], None] = ignore,
     evaluated: Callable[[torch.nn.Module, Quality], None] = ignore,
 ):
-    """Return a list with the `Quality` of the snapshot at each of ``marks``, and the `Quality` of the final model; a
-    schedule (a generator that drivers run on all ranks at once).
+    """Return a list with the `Quality` (test result) of the snapshot at each of ``marks``, and the `Quality` of the
+    final model. This function is a generator (schedule) that all ranks run at once.
 
     ``comm`` must carry only messages of this function. The communicators of training are not used, because messages of
     a run that was ended early can still be under way. After each snapshot, ``on_each`` is called with the number of
-    evaluated snapshots. ``evaluated`` is called with each averaged model and its `Quality`. After this function, the
-    replica holds the final model.
+    evaluated snapshots. ``evaluated`` is called with each averaged model and its `Quality`. When this function returns,
+    the replica holds the final model.
     """
     final = [tensor.clone() for tensor in trainer.recovery.model()]
     qualities = yield from evaluate_snapshots(trainer, comm, marks, on_each, evaluated)
@@ -35,9 +35,9 @@ def evaluate(
 
 
 def evaluate_snapshots(trainer: Trainer, comm: Communicator, marks: list[int], on_each=ignore, evaluated=ignore):
-    """Return a list with the `Quality` of the snapshot at each of ``marks``; a schedule (a generator that a driver
-    runs). `evaluate` describes the arguments. After this function, the replica holds the average of the ranks' last
-    snapshots."""
+    """Return a list with the `Quality` (test result) of the snapshot at each of ``marks``. This function is a generator
+    (schedule) that the rank's driver (event loop) runs. `evaluate` describes the arguments. When this function returns,
+    the replica holds the average of the ranks' last snapshots."""
     qualities: list[Quality] = []
     for mark in marks:
         known = trainer.snapshots.restore(mark)
@@ -48,8 +48,8 @@ def evaluate_snapshots(trainer: Trainer, comm: Communicator, marks: list[int], o
 
 
 def quality_of_replicas(trainer: Trainer, comm: Communicator, weight: float, known: bool = True):
-    """Return the `Quality` of the models that the ranks' replicas hold now; a schedule (a generator that drivers run on
-    all ranks at once)."""
+    """Return the `Quality` (test result) of the models that the ranks' replicas hold now. This function is a generator
+    (schedule) that all ranks run at once."""
     if trainer.is_central:
         yield from trainer.algorithm.broadcast_model(comm)
     replicas = trainer.config.train.evaluate_replicas

@@ -38,8 +38,8 @@ class ModelFiles:
     is not saved.
 
     The final model is the average of the ranks' models at the end of the run. The best model is the averaged model with
-    the best value of the task's metric, among the snapshots and the final model. Among models with equal values, the
-    earliest model is saved. One rank writes both files, after all models have been tested.
+    the best value of the task's metric, among the snapshots and the final model. Among models with equally good values
+    of the metric, the earliest model is saved. One rank writes both files, after all models have been tested.
     """
 
     def __init__(self, final: str | os.PathLike | None = None, best: str | os.PathLike | None = None):
@@ -76,8 +76,8 @@ class ModelFiles:
         return {name: None if path is None else os.path.abspath(path) for name, path in paths.items()}
 
     def evaluated(self, model: torch.nn.Module, quality: Quality):
-        """Keep a copy of ``model`` if its metric is better than the metric of all models before. Call this method with
-        every averaged model in order of time, and with the final model last."""
+        """Keep a copy of ``model`` if its metric is better than the metric of all models that were evaluated before.
+        Call this method with every averaged model in order of time, and with the final model last."""
         if self.best is None or math.isnan(quality.mean):
             return
         if self._best is None or quality.metric.is_better(quality.mean, self._best.mean):
@@ -85,8 +85,8 @@ class ModelFiles:
 
     def save(self, model: torch.nn.Module, reason: str) -> Saved:
         """Write the file of the final ``model`` and the file of the best model of a run that ended for ``reason``. If
-        the run has ended early, no existing file is replaced. A file that cannot be written to its path is written to a
-        temporary folder.
+        the run has ended early, no existing model file is replaced. A model file that cannot be written to its path is
+        written to a temporary folder.
         """
         saved = Saved({}, [], [])
         weights = [name for name, _ in model.named_parameters()]
@@ -120,18 +120,19 @@ def state_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 def path_of(path: Path, reason: str) -> Path:
-    """Return the path to which a model is written. The result is ``path``, or ``path`` with ".interrupted" before its
-    suffix if ``path`` exists and the run has ended early."""
+    """Return the path to which the run writes a model for which the user has given ``path``. The result is ``path``, or
+    ``path`` with ".interrupted" before its suffix if ``path`` exists and the run has ended early."""
     early = how_ended(reason) is not Ended.COMPLETED and path.exists()
     return path.with_suffix(f".interrupted{path.suffix}") if early else path
 
 
 def save_state(path: Path, state: dict[str, torch.Tensor]) -> tuple[Path | None, str, str | None]:
     """Write a state dict to ``path``. If ``path`` cannot be written, write a file of the same name to a temporary
-    folder. No incomplete file is left.
+    folder. If a write fails, no incomplete file is left.
 
-    Returns (path of the written file, SHA-256 of its content, error message of one line). The path is None if both
-    attempts failed. The message is None if ``path`` was written.
+    Returns (path of the written file, SHA-256 of its content, error message of one line). The returned path is None if
+    the file could be written neither to ``path`` nor to a temporary folder. The returned error message is None if the
+    file was written to ``path``.
     """
     content = bytes_of(path, state)
     sha256 = hashlib.sha256(content.getbuffer()).hexdigest()

@@ -1,4 +1,5 @@
-"""Learning-rate schedules. A schedule is a function of the number of samples that all ranks together have processed."""
+"""Learning-rate schedules. A learning-rate schedule is a function of the number of samples that all ranks together have
+processed."""
 
 import inspect
 import math
@@ -19,7 +20,8 @@ def factor(schedule: Schedule, samples: int, epoch: int, end: int | None, own: C
     """Return the factor by which ``schedule`` multiplies the learning rate after ``samples`` samples of all ranks.
 
     ``epoch`` is the number of samples in one epoch. ``end`` is the number of samples in the whole run, which the
-    schedule "cosine" needs; None in a run of given seconds. ``own`` is the result of `own_function`.
+    schedule "cosine" needs; None in a run of given seconds. ``own`` is the user's own schedule, as `own_function`
+    returns it, or None.
     """
     warmup = schedule.warmup * epoch
     value = 1.0
@@ -37,10 +39,11 @@ def factor(schedule: Schedule, samples: int, epoch: int, end: int | None, own: C
 
 def own_function(schedule: Schedule, end: int | None, epoch: int) -> Callable | None:
     """Return the user's own learning-rate schedule as a function of (epochs done, epochs in the run). Return None if
-    ``schedule`` names a schedule of this package. The function uses the options of the section ``[schedule]``.
+    ``schedule`` names a schedule of this package. The returned function uses the options of the configuration's section
+    ``[schedule]``.
 
-    Raises ConfigError for an unknown option. Raises ConfigError, too, if the function does not return a finite number
-    for epoch 0.
+    Raises ConfigError for an option that the user's function does not take. Raises ConfigError if the user's function
+    does not return a finite number for epoch 0.
     """
     if not schedule.is_own:
         return None
@@ -54,7 +57,7 @@ def own_function(schedule: Schedule, end: int | None, epoch: int) -> Callable | 
     own = partial(make, **schedule.options)
     try:
         value = float(own(0.0, None if end is None else end / epoch))
-    except Exception as error:  # a user's function may raise anything
+    except Exception as error:  # a user's function may raise any exception
         raise ConfigError(f"schedule.name = {schedule.name!r}: {type(error).__name__}: {error}") from None
     if not math.isfinite(value):
         raise ConfigError(f"schedule.name = {schedule.name!r}: returns {value} at the start")
@@ -73,8 +76,8 @@ class ScheduledOptimizer(TimedOptimizer):
         epoch: int,
         clock: Callable[[], float],
     ):
-        """Wrap ``optimizer``. An epoch has ``epoch`` samples. ``clock()`` returns the present time in seconds. Raises
-        the errors of `own_function`."""
+        """Wrap ``optimizer``. One epoch has ``epoch`` samples. ``clock()`` returns the present time in seconds. Raises
+        ConfigError if the user's own learning-rate schedule does not work (`own_function`)."""
         super().__init__(optimizer, clock)
         self.schedule, self.progress, self.epoch = schedule, progress, epoch
         self.own = own_function(schedule, progress.end, epoch)

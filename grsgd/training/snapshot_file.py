@@ -1,4 +1,5 @@
-"""File for a rank's snapshots, in memory, or on disk if the snapshots are large. Other processes can read the file."""
+"""File for a rank's snapshots, in memory, or on disk if the snapshots are large. Other processes can read the file of
+snapshots."""
 
 import os
 import tempfile
@@ -6,11 +7,11 @@ from contextlib import suppress
 
 
 class SnapshotFile:
-    """File in memory. When the file becomes larger than ``memory`` bytes, its content is moved to a temporary file on
-    disk.
+    """File in memory. When the content of the file becomes larger than ``memory`` bytes, it is moved to a temporary
+    file on disk.
 
     The file's descriptor stays the same, so that another process can open the file as ``/proc/PID/fd/NUMBER``. A
-    process that has opened this path can read the file even after the process PID has ended.
+    process that has opened ``/proc/PID/fd/NUMBER`` can read the file even after the process PID has ended.
     """
 
     def __init__(self, memory: int):

@@ -1,7 +1,7 @@
 """Snapshots: copies of a rank's model with their times, which are stored during training and evaluated after training.
 
-An evaluation during training would disturb the measurement. The evaluation takes time, and asynchronous ranks would
-have to wait for each other.
+An evaluation of the model during training would disturb the measurement of training times. An evaluation takes time,
+and asynchronous ranks would have to wait for each other.
 """
 
 import math
@@ -26,8 +26,9 @@ PIECE = 2**20
 """Largest number of bytes that `Snapshots.pieces` yields at once."""
 
 NOT_KEPT, NOT_THERE = -1, -2
-"""Numbers in place of the number of a stored snapshot. NOT_KEPT means that the disk was full. NOT_THERE means that
-this process did not hold the rank at the time of the snapshot."""
+"""Values that replace the number of a stored snapshot if a rank has no snapshot. NOT_KEPT means that the snapshot could
+not be stored, because the disk was full, or that its stored copy is damaged. NOT_THERE means that this process did not
+hold the rank at the time of the snapshot."""
 
 
 @dataclass(frozen=True)
@@ -49,21 +50,22 @@ class Moment:
 
 
 class Snapshots:
-    """Snapshots of one rank, one for each mark. Marks are the points of a run at which snapshots are due.
-
-    If a rank passes several marks in one step, one stored copy of the model is the snapshot of all these marks. So
-    entry k of each list belongs to mark k on every rank.
+    """Snapshots of one rank, with one entry for each mark (point of a run at which snapshots are due). If a rank passes
+    several marks in one step, one stored copy of the model is the snapshot of all these marks. So entry k of each list
+    in this object belongs to mark (snapshot point) k on every rank.
     """
 
     def __init__(self, replica: Replica, memory: int | None = None, early: int = 0):
         self.replica = replica
         self.early = early
-        """Number of marks at the beginning of the run that the run's curve shows only if the run ends early."""
+        """Number of marks (snapshot points) at the beginning of the run that the curve of test results shows only if
+        the run ends early."""
         self.moments: list[Moment] = []
         self.numbers: list[int] = []
-        """Number of the stored copy of the model for each mark; NOT_KEPT or NOT_THERE if no copy is stored."""
+        """Number of the stored copy of the model for each mark (snapshot point). The number is NOT_KEPT or NOT_THERE if
+        no copy of the mark is stored."""
         self.weights: list[float] = []
-        """Weight of this rank's model in the average over all ranks, for each mark."""
+        """Weight of this rank's model in the average over all ranks, for each mark (snapshot point)."""
         self.trouble: str | None = None
         """Reason why some snapshots could not be stored; None if all were stored."""
         self._memory = MEMORY if memory is None else memory
@@ -78,8 +80,8 @@ class Snapshots:
         return snapshots
 
     def share(self) -> int:
-        """Store all snapshots in a file that other processes can read, and return the file's descriptor. Call this
-        method before the first snapshot."""
+        """Store all snapshots in a file that other processes can read, and return the file's descriptor. Call the
+        method `share` before the first snapshot."""
         self._file.close()
         self._file = SnapshotFile(self._memory)
         weakref.finalize(self, self._file.close)
@@ -90,7 +92,7 @@ class Snapshots:
 
     def take(self, moment: Moment, model: Sequence[torch.Tensor], marks: int = 1, weight: float = 1.0):
         """Store ``model``, a flat tensor of parameters and a flat tensor of buffers, as the snapshot of the next
-        ``marks`` marks."""
+        ``marks`` marks (snapshot points)."""
         has_content = not model[0].is_meta
         number = self.count if not has_content or self._store(model) else NOT_KEPT
         # Moments are appended before numbers. So a thread that copies the numbers first has a moment for each number.
@@ -112,16 +114,16 @@ class Snapshots:
             return False
 
     def skip(self, marks: int):
-        """Record that this process has no snapshots of the next ``marks`` marks, because a process that has died held
-        the rank at these marks."""
+        """Record that this process has no snapshots of the next ``marks`` marks (snapshot points), because a process
+        that has died held the rank at that time."""
         self.moments += [Moment(-math.inf, 0, 0, {})] * marks
         self.weights += [0.0] * marks
         self.numbers += [NOT_THERE] * marks
 
     def pieces(self, number: int) -> Iterator[memoryview]:
         """Yield the bytes of the stored copy of the model with the number ``number``, in pieces that fit into a
-        processor's cache. A piece is valid until the next piece is yielded. After `share`, any thread may call this
-        method."""
+        processor's cache. The memory of a piece is used again for the next piece. After a call of `share`, any thread
+        may call this method."""
         begin, end, memory = number * self.bytes, (number + 1) * self.bytes, memoryview(bytearray(PIECE))
         while begin < end:
             size = os.preadv(self._file.fileno(), [memory[: end - begin]], begin)
@@ -131,7 +133,7 @@ class Snapshots:
             begin += size
 
     def append(self, content: bytes):
-        """Store ``content``, the bytes of a snapshot that another process has taken. The number of this copy must
+        """Store ``content``, the bytes of a snapshot that another process has taken. The number of the stored copy must
         already be in ``numbers``."""
         self._file.seek(0, 2)
         self._file.write(content)
@@ -148,7 +150,7 @@ class Snapshots:
         return sum(flat.array.nbytes for flat in (self.replica.params, self.replica.buffers))
 
     def keep_first(self, marks: int):
-        """Remove the entries of all snapshots after the first ``marks`` marks."""
+        """Remove the entries of all snapshots after the first ``marks`` marks (snapshot points)."""
         del self.moments[marks:], self.numbers[marks:], self.weights[marks:]
 
     def warnings(self) -> list[str]:
@@ -156,8 +158,8 @@ class Snapshots:
         return [f"{missing} of {len(self)} snapshots were not kept: {self.trouble}"] if missing else []
 
     def restore(self, index: int) -> bool:
-        """Copy the snapshot of mark ``index`` into the replica. If the snapshot's number is NOT_THERE, do not change
-        the replica, and return False."""
+        """Copy the snapshot of mark (snapshot point) number ``index`` into the replica. If the snapshot's number is
+        NOT_THERE, do not change the replica, and return False."""
         if self.numbers[index] == NOT_THERE:
             return False
         flats = (self.replica.params, self.replica.buffers)
@@ -169,9 +171,9 @@ class Snapshots:
 
 
 def common_marks(numbers: list[list[int]], first: int = 0) -> list[int]:
-    """Return the marks that a run's curve shows, from mark ``first`` on. At each of these marks, no rank lacks a
-    snapshot (NOT_KEPT), and at least one rank has another snapshot than at the previous mark. Ranks without a process
-    at a mark (NOT_THERE) need no snapshot.
+    """Return the marks (snapshot points) that a run's curve of test results shows, from mark ``first`` on. At each
+    returned mark, no rank lacks a snapshot (NOT_KEPT), and at least one rank has another snapshot than at the previous
+    mark. A rank that had no process at a mark (NOT_THERE) needs no snapshot of this mark.
 
     ``numbers`` has `Snapshots.numbers` of each rank.
     """
@@ -184,8 +186,8 @@ def common_marks(numbers: list[list[int]], first: int = 0) -> list[int]:
 
 
 def train_loss(moments: list[Moment]) -> float:
-    """Return the mean training loss of all ranks at one mark. ``moments`` has the `Moment` of each rank at the mark.
-    The result is NaN if no rank has a loss."""
+    """Return the mean training loss of all ranks at one mark (snapshot point). ``moments`` has each rank's `Moment`,
+    which includes the rank's losses, at this mark. The result is NaN if no rank has a loss."""
     losses = {}
     for moment in moments:
         losses |= moment.train_loss

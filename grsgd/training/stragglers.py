@@ -23,8 +23,8 @@ class DelayModel:
         return self.factor == 1 and self.tail is None and self.pause is None
 
     def delay(self, step: int, compute_seconds: float) -> float:
-        """Return the injected delay in seconds of step number ``step`` (from 0). ``compute_seconds`` is the time of
-        computing the step's gradient."""
+        """Return the injected delay in seconds of step number ``step`` (from 0). ``compute_seconds`` is the time that
+        the computation of the step's gradient has taken."""
         seconds = (self.factor - 1) * compute_seconds
         if self.tail is not None:
             random = seeding.generator(seeding.Purpose.STRAGGLERS, self.seed, self.rank, step)

@@ -11,9 +11,9 @@ from grsgd.training.recovery import Recovery
 from grsgd.training.surviving import Surviving
 
 STATE_NUMBERS = 3
-"""Number of float64 values before the ranks' numbers of samples in the message to a new process. These values are the
-sender's step, the seconds since the run began, and the number of marks (points at which snapshots are due) that the
-sender has passed."""
+"""Number of float64 values at the beginning of a message to a new process, before the ranks' numbers of samples. The
+float64 values are the sender's step, the seconds since the run began, and the number of marks (points at which
+snapshots are due) that the sender has passed."""
 
 
 class Succession(Surviving):
@@ -39,8 +39,8 @@ class Succession(Surviving):
         self.comm, self.driver = comm, driver
 
     def give(self):
-        """Send the state of this rank to every process that requests it. This method is a schedule (a generator that
-        yields the objects it waits for), run in the background without end."""
+        """Send the state of this rank to every process that requests it, in an endless loop. This method is a generator
+        (schedule) that the rank's driver (event loop) runs in the background."""
         request = np.zeros(1, np.int64)
         while True:
             yield self.comm.Irecv(request, ANY_RANK, tags.STATE_REQUEST)
@@ -53,8 +53,8 @@ class Succession(Surviving):
             yield from until_over([self.comm.Isend(array, process, tags.STATE) for array in state])
 
     def take_over(self):
-        """Request the state of a neighbour, and set this rank's state to the received state; a schedule (a generator
-        that a driver runs on a process that has just taken over a rank).
+        """Request the state of a neighbour, and set this rank's state to the received state. A process that has just
+        taken over a rank runs this schedule (generator).
 
         Raises LostRank if no remaining process has a model.
         """
@@ -85,7 +85,7 @@ class Succession(Surviving):
 
     def _content(self, giver: int):
         """Receive from process ``giver`` the training loop's own state, besides model, optimizer and progress, as
-        bytes; a schedule (a generator that a driver runs)."""
+        bytes. This method is a generator (schedule) that the rank's driver (event loop) runs."""
         size = np.zeros(1, np.int64)
         yield self.comm.Irecv(size, giver, tags.STATE)
         content = np.zeros(int(size[0]), np.uint8)
@@ -105,7 +105,7 @@ class Succession(Surviving):
         raise LostRank(f"rank {rank} was taken over, but no process is left that has a model")
 
     def _is_steady(self) -> bool:
-        """Return whether the training thread is not changing the model at present."""
+        """Return True if the training thread is not changing the model at present."""
         if not self.changing.acquire(blocking=False):
             return False
         self.changing.release()
@@ -129,8 +129,8 @@ class Succession(Surviving):
             super().started()
 
     def begun(self):
-        """Start to send this rank's state to processes that request it, because the time since the run's start is now
-        known. Tell the algorithm which ranks already have no process."""
+        """Start to send this rank's state to processes that request it. The state contains the time since the run's
+        start, which is not known before this call. Tell the algorithm which ranks have no process at present."""
         self.checkpoints.begun()
         self.driver.start(self.give())
         self.membership.on_change.append(self._changed)

@@ -23,10 +23,10 @@ from grsgd.training.surviving import Surviving
 def recovery_from_deaths(
     traits: Traits, context: RankContext, states: Communicator, beside: Driver, checkpoints: Recovery | None = None
 ) -> Surviving:
-    """Return the object by which a rank goes on when processes die, for an algorithm with ``traits``.
+    """Return the recovery object with which a rank goes on when processes die, for an algorithm with ``traits``.
 
     ``states`` is a communicator of all processes, over which new processes receive models. ``beside`` is the driver
-    that runs schedules (generators) in the background. ``checkpoints`` takes the checkpoints of the run.
+    that runs schedules (generators) in the background. The object ``checkpoints`` takes the checkpoints of the run.
     """
     if traits.survives_deaths == "together":
         return Regrouping(context, checkpoints)
@@ -47,8 +47,9 @@ def recovery_by_checkpoints(
     """Return the object that takes the checkpoints of a rank in a run of ``algorithm`` with ``options``.
 
     ``comm`` is a communicator of all ranks that carries only messages about checkpoints. ``membership`` has the process
-    of each rank if the run goes on when processes die, else None. ``go_on`` is the argument of `Recovery`. ``memory``
-    takes further checkpoints in the memory of hosts, and is None if ``membership`` is given.
+    of each rank if the run goes on when processes die, else None. ``go_on(trainer)`` is called before the first step,
+    as in `Recovery`. The object ``memory`` takes further checkpoints in the memory of hosts. ``memory`` is None if
+    ``membership`` is given.
     """
     traits = algorithm.traits_of(options)
     if membership is not None and traits.survives_deaths != "together":

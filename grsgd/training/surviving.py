@@ -1,4 +1,4 @@
-"""Base class of recovery in runs that go on without the processes that die."""
+"""Base class of recovery objects for runs that go on when processes die."""
 
 import threading
 from collections.abc import Callable
@@ -12,16 +12,16 @@ from grsgd.training.recovery import Recovery
 
 
 class Surviving(Recovery):
-    """Base class of `Regrouping` and `Succession`. Other processes can request this rank's model at any time, even
-    after training.
+    """Base class of the recovery objects `Regrouping` and `Succession`. Other processes can request this rank's model
+    at any time, even after training.
 
-    ``membership`` has the process of each rank. ``checkpoints`` takes the checkpoints of the run; by default no
-    checkpoints are taken.
+    ``membership`` has the process of each rank. The object ``checkpoints`` takes the checkpoints of the run; by default
+    no checkpoints are taken.
     """
 
     tells_all_of_its_end = False
-    """Whether a process that has ended its training tells all other processes. If False, the process tells only the
-    processes that ask."""
+    """Whether a process that has ended its training sends a message about its end to all other processes. If
+    ``tells_all_of_its_end`` is False, only processes that ask are told that this process has ended its training."""
 
     def __init__(self, membership: Membership, checkpoints: Recovery | None = None):
         super().__init__()
@@ -99,7 +99,7 @@ class Surviving(Recovery):
 
     def average(self):
         """Do nothing. `grsgd.job.survivors` averages the models after training, because processes can die during the
-        averaging. This method is a schedule (a generator)."""
+        averaging. This schedule (generator) yields nothing."""
         yield from ()
 
     def ended(self):
@@ -112,7 +112,7 @@ class Surviving(Recovery):
 
 def locked(hook: Callable, lock: threading.Lock):
     """Run ``hook``, and hold ``lock`` while the hook computes, but not while the hook waits. This function is a
-    schedule (a generator that yields the objects it waits for)."""
+    generator (schedule) that the rank's driver (event loop) runs."""
     with lock:
         schedule = hook()
     error = None
@@ -125,5 +125,5 @@ def locked(hook: Callable, lock: threading.Lock):
         error = None
         try:
             yield pending
-        except Exception as caught:  # is raised again inside the hook, so that the hook can clean up
+        except Exception as caught:  # the error is raised again inside the hook, so that it can clean up
             error = caught

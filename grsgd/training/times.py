@@ -52,8 +52,8 @@ class TimedOptimizer:
 
 
 def timed(hook: Callable, totals: RankTotals, driver: Driver, optimizer: TimedOptimizer):
-    """Run ``hook``, a hook of an algorithm, and add the hook's time to ``totals``. This function is a schedule (a
-    generator that yields the objects it waits for).
+    """Run ``hook``, a hook of an algorithm, and add the hook's time to ``totals``. This function is a generator
+    (schedule) that the rank's driver (event loop) runs.
 
     The driver measures the waiting time of the hook. Model updates, including updates by a parameter server on this
     rank, count as computing. The remaining time of the hook counts as communicating.

@@ -1,5 +1,5 @@
-"""Training loop of one rank, for all algorithms, and for real and simulated time. The loop is a schedule (a generator
-that yields each object it waits for)."""
+"""Training loop of one rank, for all algorithms, and for real and simulated time. The training loop is a schedule (a
+generator that the rank's driver runs)."""
 
 import itertools
 from collections.abc import Callable
@@ -29,12 +29,12 @@ from grsgd.training.times import RankTotals, timed
 
 
 def ignore(*_):
-    """Do nothing; the default for callbacks after a step or after the evaluation of a snapshot."""
+    """Do nothing. This function is the default for callbacks after a step or after the evaluation of a snapshot."""
 
 
 class Trainer:
-    """Training of the model on one rank. ``train()`` trains the model, and is a schedule (a generator that yields each
-    object it waits for). The functions of `grsgd.training.run_evaluation` test the trained models.
+    """Training of the model on one rank. ``train()`` trains the model, and is a schedule (a generator that the rank's
+    driver runs). The functions of `grsgd.training.run_evaluation` test the trained models.
 
     Parameters
     ----------
@@ -118,23 +118,26 @@ class Trainer:
 
     @property
     def gradients(self):
-        """Source of gradients (`grsgd.training.gradients`); None on a rank that does not train."""
+        """Object that computes this rank's gradients (`grsgd.training.gradients`); None on a rank that does not
+        train."""
         return self.computing.gradients
 
     def take_place(self, batches: int, marks: int):
-        """Continue the training of a rank that this process has just taken. Earlier processes of the rank have used
-        ``batches`` batches and passed ``marks`` marks (points at which snapshots are taken)."""
+        """Continue the training of a rank that this process has just taken over from an earlier process. Earlier
+        processes of the rank have used ``batches`` batches and passed ``marks`` marks (points at which snapshots are
+        taken)."""
         self.snapshots.skip(marks)
         self.computing.go_on_from(batches, self.algorithm)
 
     @property
     def reached(self) -> int:
-        """Number of samples that all ranks have processed. Checkpoints are ordered and named by this number."""
+        """Number of samples that all ranks have processed. Checkpoints are ordered and named by the number of samples
+        that all ranks have processed."""
         return self.progress.samples
 
     is_one_schedule = True
-    """Whether one schedule (generator) runs all steps of a rank. If True, all ranks begin an interrupted step anew
-    after a death, and training ends on all ranks as soon as one rank has taken its last step."""
+    """Whether one schedule (generator) runs all steps of a rank. If ``is_one_schedule`` is True, all ranks begin an
+    interrupted step anew after a death, and training ends on all ranks as soon as one rank has taken its last step."""
     hands_over = False
     """Whether the training loop has state of its own, besides the states of model, optimizer and progress."""
 
@@ -142,19 +145,20 @@ class Trainer:
         """Send the training loop's own state from rank ``giver`` to the ranks on which ``is_wanted`` is True. `Trainer`
         has no state of its own, and sends nothing.
 
-        This method is a schedule that all ranks of ``comm`` run at once.
+        This method is a generator (schedule) that all ranks of ``comm`` run at once.
         """
         yield from ()
 
     def broadcast_initial_model(self):
-        """Copy the model of rank 0 to all ranks; a schedule (a generator that a driver runs)."""
+        """Copy the model of rank 0 to all ranks. This method is a generator (schedule) that the rank's driver (event
+        loop) runs."""
         for array in (self.replica.params.array, self.replica.buffers.array):
             yield from broadcast(self.context.uncounted_comm, array)
         self.replica.note_buffers()
 
     def train(self):
-        """Take all steps, receive the messages under way, and make all replicas equal to the final model; a schedule (a
-        generator that a driver runs).
+        """Take all steps, receive the messages under way, and make all replicas equal to the final model. This method
+        is a generator (schedule) that the rank's driver (event loop) runs.
 
         Returns the reason why training ended. If training ends early, each replica keeps the model after the rank's
         last step.
@@ -174,7 +178,7 @@ class Trainer:
             yield from self.recovery.average()
         except Stopped as stopped:
             self.driver.abandon()  # activities in the background must not change the replica after the end
-            if len(self.snapshots) < self.progress.marks.total:  # a snapshot is missing unless all steps were taken
+            if len(self.snapshots) < self.progress.marks.total:  # a snapshot is missing unless this rank took all steps
                 self.take_snapshot()
             return str(stopped)
         finally:
@@ -185,13 +189,14 @@ class Trainer:
         return next(key for key in STOP_CRITERIA if getattr(self.config.train, key) is not None)
 
     def average(self):
-        """Make all replicas equal to the final model; a schedule (a generator that a driver runs)."""
+        """Make all replicas equal to the final model. This method is a generator (schedule) that the rank's driver
+        (event loop) runs."""
         yield from self.lifecycle.average()
         yield from self.equal_models.at_end()
 
     def to_the_end(self):
-        """Take all steps, and pause between two steps whenever `Recovery.before_step` asks all ranks to pause; a
-        schedule (a generator that a driver runs)."""
+        """Take all steps, and pause between two steps whenever `Recovery.before_step` asks all ranks to pause. This
+        method is a generator (schedule) that the rank's driver (event loop) runs."""
         is_over = False
         while not is_over:
             yield from self.begin()
@@ -205,8 +210,8 @@ class Trainer:
             is_over = yield from self.recovery.at_rest(ended)
 
     def begin(self):
-        """Start the activities of the algorithm and of the progress in the background; a schedule (a generator that a
-        driver runs)."""
+        """Start the activities of the algorithm and of the progress in the background. This method is a generator
+        (schedule) that the rank's driver (event loop) runs."""
         yield from self.lifecycle.begin()
         self.recovery.begun()
         self.progress.begin()
@@ -218,8 +223,8 @@ class Trainer:
         self.recovery.watch()
 
     def steps(self):
-        """Take steps until the run ends, or until all ranks must pause; a schedule (a generator that a driver runs).
-        Returns whether the run has ended."""
+        """Take steps until the run ends, or until all ranks must pause. This method is a generator (schedule) that the
+        rank's driver (event loop) runs. Returns True if the run has ended, and False if all ranks must pause."""
         batch = self.config.data.batch_size
         for step in itertools.count(self.totals.steps):
             if (yield from self.check_progress()):
@@ -243,24 +248,24 @@ class Trainer:
 
     def serve(self):
         """Run the parameter server of this rank, which does not train, and take snapshots, until all training ranks
-        have ended or pause. Return whether this rank knows that the run has ended. This method is a schedule (a
-        generator that a driver runs)."""
+        have ended or pause. Return whether this rank knows that the run has ended. This method is a generator
+        (schedule) that the rank's driver (event loop) runs."""
         while not (yield from self.algorithm.serve()):
             yield from self.check_progress()
             self.watch()
         return self.recovery.knows_the_end
 
     def check_progress(self):
-        """Take the snapshots that are due, and return whether the run has ended; a schedule (a generator that a driver
-        runs)."""
+        """Take the snapshots that are due, and return whether the run has ended. This method is a generator (schedule)
+        that the rank's driver (event loop) runs."""
         ended, marks = yield from self.progress.decide()
         if marks:
             self.take_snapshot(marks)
         return ended
 
     def step(self, step: int):
-        """Take one training step, and add its times of computing, communicating and waiting to ``totals``; a
-        schedule (a generator that a driver runs)."""
+        """Take one training step, and add its times of computing, communicating and waiting to ``totals``. This method
+        is a generator (schedule) that the rank's driver (event loop) runs."""
         self.driver.poll()
         yield from self.timed(self.algorithm.before_backward)
         if self.computing.shares_batches and self.algorithm.needs_no_gradient:
@@ -271,8 +276,8 @@ class Trainer:
         self.on_step(self.progress, self.computing.loss)
 
     def timed(self, hook):
-        """Run ``hook``, a hook of the algorithm, and add the hook's times to ``totals``; a schedule (a generator that a
-        driver runs)."""
+        """Run ``hook``, a hook of the algorithm, and add the hook's times to ``totals``. This method is a generator
+        (schedule) that the rank's driver (event loop) runs."""
         yield from timed(self.recovery.guarded(hook), self.totals, self.driver, self.optimizer)
 
     def take_snapshot(self, marks: int = 1):
@@ -286,6 +291,6 @@ class Trainer:
 
     @property
     def lost(self) -> frozenset[int]:
-        """Ranks without which the other ranks went on, because the missing ranks had sent no message for too long. This
-        set is complete after training."""
+        """Ranks that had sent no message for too long, so that the other ranks went on without them. The set of these
+        ranks is complete only after training."""
         return self.algorithm.lost if self.is_central or self.computing.shares_batches else frozenset()

@@ -20,16 +20,16 @@ from grsgd.training.inputs import OWN, in_own_code
 SAMPLES = 8
 """Largest number of samples in the batch with which `check_batch` tests the user's code."""
 TRIED = ("model", "data", "task")
-"""Sections of the configuration whose code is tested with a batch if the user has written it."""
+"""Sections of the configuration that may name the user's own code, which is tested with a batch."""
 MAX_READ = 256
-"""Largest number of samples that `try_a_step` reads from the training data, and from the test data. The indices of
-these samples are evenly spaced."""
+"""Largest number of samples that `try_a_step` reads from the training data, and from the test data. The indices of the
+samples that are read are evenly spaced."""
 ROUNDING = 0.02
 """Largest allowed relative difference between the loss of a batch that has each sample twice, and two times the loss of
 the batch that has each sample once."""
 RANDOM_GROWTH = 1.25
 """Smallest allowed ratio of the loss of a batch that has each sample twice to the loss of the batch that has each
-sample once. The ratio is used only if losses are random."""
+sample once. `RANDOM_GROWTH` is used only if the losses of the user's task are random."""
 
 
 def is_own(config: Config, *keys: str) -> bool:
@@ -134,7 +134,7 @@ def check_sums(config: Config, once: np.ndarray, again: np.ndarray, twice: np.nd
     """Raise ConfigError if the loss, a score or the number of items does not double when a batch has each sample twice.
 
     ``once`` and ``again`` are two results of `totals` for the same batch. ``twice`` is the result of `totals` for a
-    batch that has each of these samples twice.
+    batch that has each sample of that batch twice.
     """
     if not np.array_equal(once, again):  # If losses are random, only a loss that hardly grows is certainly no sum.
         once, again, twice = (found[:1] for found in (np.minimum(once, again), again, twice))

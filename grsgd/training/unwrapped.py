@@ -1,7 +1,8 @@
 """Calls of torch functions without torch's wrappers for profilers and compilers, if the wrappers have no effect.
 
 Calls without the wrappers save time. torch's wrapper for profilers (``record_function``) takes 20 microseconds per
-step, and a whole step of a small model takes a millisecond. Loading torch's compiler takes 1.7 s.
+step. A whole step of a small model takes a millisecond. Some of torch's wrappers load torch's compiler, which takes 1.7
+s.
 """
 
 import threading
@@ -35,8 +36,8 @@ def is_under_way() -> bool:
 
 
 def unseen(hook: Callable) -> Callable:
-    """Return ``hook``, a hook on optimizer steps, with a mark that `step` need not call it. `torch.compile` does not
-    trace the returned function."""
+    """Return ``hook``, a hook on optimizer steps, with a mark by which `step` knows that it need not call the hook.
+    `torch.compile` does not trace the returned function."""
     hook = torch.compiler.disable(hook)
     hook.may_miss_steps = True
     return hook
@@ -55,7 +56,7 @@ def is_watched(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def zero_grad(optimizer: torch.optim.Optimizer, set_to_none: bool):
-    """Clear the gradients, with the effect of ``optimizer.zero_grad(set_to_none)``."""
+    """Clear the gradients of all parameters, with the effect of ``optimizer.zero_grad(set_to_none)``."""
     is_torchs = type(optimizer).zero_grad is torch.optim.Optimizer.zero_grad and "zero_grad" not in vars(optimizer)
     if not (set_to_none and is_torchs) or profiler._is_profiler_enabled:
         optimizer.zero_grad(set_to_none)
@@ -66,8 +67,8 @@ def zero_grad(optimizer: torch.optim.Optimizer, set_to_none: bool):
 
 
 def flop_counter():
-    """Return torch's counter of floating-point operations. Do not load torch's compiler, which torch uses only to
-    exclude the counter from compilation."""
+    """Return torch's counter of floating-point operations. This function does not load torch's compiler, which torch
+    uses only to exclude the counter from compilation."""
     from torch.utils import flop_counter as counters
 
     dispatch = getattr(counters._FlopCounterMode.__torch_dispatch__, "__wrapped__", None)

@@ -182,7 +182,7 @@ def test_nothing_is_left_when_all_ranks_die(start):
 @pytest.mark.parametrize(
     ("launcher", "algorithm", "spares", "words"),
     [
-        ("openmpi", "grsgd", 1, "--spares 1: only if MPI survives deaths: Open MPI 5's mpiexec --with-ft ulfm"),
+        ("openmpi", "grsgd", 1, "--spares 1: needs an MPI that survives deaths: Open MPI 5's mpiexec --with-ft ulfm"),
         pytest.param("ulfm", "cssgd", 1, "--spares 1: with cssgd the run ends when a rank dies", marks=EXHAUSTIVE),
         pytest.param(
             "ulfm",

@@ -325,7 +325,7 @@ def works_in_fabric():
         torch.save(kept, "other.ckpt")
     COMM.Barrier()
     for path, algorithm, was in (("other.ckpt", "dpsgd", RANKS + 1), ("fabric.ckpt", "diloco", RANKS)):
-        line = f"the checkpoint is of dpsgd on {was} ranks, this job trains by {algorithm} on {RANKS}: all ranks begin"
+        line = f"the checkpoint is of dpsgd on {was} ranks, this job trains with {algorithm} on {RANKS}: all ranks"
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             assert is_on_all(with_fabric(GrsgdFabricStrategy(algorithm), path=path)), path

@@ -29,6 +29,8 @@ ELSEWHERE = {
     "docs/how-to/own-loops.md": "tests/mpi/test_own_pages.py",
     "docs/how-to/own-scripts.md": "tests/mpi/test_own_pages.py",
     "docs/how-to/failures.md": "tests/mpi/test_own_pages.py",
+    "docs/how-to/data.md": "tests/mpi/test_own_pages.py, and here",
+    "README.md": "tests/mpi/test_own_pages.py, and here",
     "docs/how-to/from/lightning.md": "tests/mpi/test_own_pages.py",
     "docs/how-to/from/accelerate.md": "tests/mpi/test_own_pages.py",
     "docs/start/own-loop.md": "tests/mpi/test_start_pages.py",
@@ -50,9 +52,10 @@ def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     model = str(folder / "mine.pt")
     assert main(["simulate", DEMO, *SMALL, "--out", str(folder / "mine.h5"), "--save", model]) == 0
+    other = ["--set", "algorithm.name=local_sgd", "--out", str(folder / "other.h5")]
+    assert main(["simulate", DEMO, *SMALL, *other]) == 0
     (folder / "results").mkdir()
-    for name in ("other.h5", "results/demo-grsgd.h5"):
-        shutil.copy(folder / "mine.h5", folder / name)
+    shutil.copy(folder / "mine.h5", folder / "results" / "demo-grsgd.h5")
     return folder
 
 
@@ -113,6 +116,7 @@ def test_the_loop_with_trackers_runs(tmp_path):
     assert done[0] == 0 and (tmp_path / "mine.h5").exists() and (tmp_path / "mlruns").exists(), done[1]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("page", ["README.md", "docs/start/own-algorithm.md"])
 def test_algorithms_pass_the_tests_of_algorithms(page, tmp_path, monkeypatch):
     made = blocks(page)[1 if page == "README.md" else 0]
@@ -171,6 +175,9 @@ def test_packets_and_tolerant_codes(tmp_path):
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or sys.platform != "linux", reason="a testbed needs root")
-def test_a_testbed_runs_a_command_on_each_host(capfd):
-    run("docs/how-to/testbed.md")
-    assert "inet 10." in capfd.readouterr().out
+def test_a_testbed_runs_a_command_on_each_host(tmp_path):
+    (tmp_path / "script.py").write_text(blocks("docs/how-to/testbed.md")[0])
+    environment = without_launcher(os.environ) | launcher.ENVIRONMENT
+    script = [sys.executable, str(tmp_path / "script.py")]
+    done = subprocess.run(script, env=environment, capture_output=True, text=True, timeout=200)
+    assert done.stdout.count("Hello, World!") == 8 and "inet 10." in done.stdout, done

@@ -12,7 +12,9 @@ DIFFERENCES = [PAGES / "from" / f"{name}.md" for name in ("ddp", "horovod", "blu
 OF_TRAINERS = [name for name in ("lightning", "accelerate") if importlib.util.find_spec(name)]
 """Names of the pages whose libraries are installed; the scripts of Accelerate are the last, as they start
 torch.distributed."""
-LOOPS = [PAGES / "own-loops.md", PAGES / "own-scripts.md"]
+LOOPS = [PAGES / "own-loops.md", PAGES / "own-scripts.md", PAGES / "failures.md"]
+PARTS = [(launcher.ROOT / "README.md", 0), (PAGES / "data.md", 0)]
+"""Pages, each with the number of its block that is a part of a loop."""
 NANOGPT = launcher.ROOT / "experiments" / "demo" / "nanogpt.py"
 MARK = "  # <--"
 
@@ -78,20 +80,23 @@ def net_of(layers):
 
 x = torch.randn(128, 6, generator=torch.Generator().manual_seed(0))
 y = (x.sum(1) > 0).long()
-for name, code in json.load(open("scripts.json")):
+scripts = json.load(open("scripts.json")) if __name__ == "__main__" else ()  # workers of loaders import this file
+for name, code in scripts:
     torch.manual_seed(0)
     model = nn.Linear(6, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     names = dict(globals(), train=TensorDataset(x, y), epochs=2, first=x[:8], first_labels=y[:8], second=x[8:])
-    names |= {"second_labels": y[8:], "batches": [(x, y)] * 40, "loader": [(x, y)] * 4}
+    names |= {"second_labels": y[8:], "batches": [(x, y)] * 40, "loader": [(x, y)] * 4, "loss_function": loss_of}
+    names |= {"steps": 4, "batch": lambda step: (x, y)}
     if name == "lightning.md":
         names |= {"lightning": importlib.import_module("lightning"), "Net": net_of(model)}
     if "distribute(" not in code and "grsgd.integrations" not in code:
         algorithm, options = ("grsgd", {}) if "rest()" in code else ("ring_allreduce", {})
         optimizer = grsgd.distribute(model, optimizer, algorithm, **({"buckets": 2} if "no_sync" in code else options))
-        loss_of(model(x), y).backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        if "surviving(" not in code:  # which must follow distribute() at once
+            loss_of(model(x), y).backward()
+            optimizer.step()
+            optimizer.zero_grad()
 
     def step(x, y, model=model, optimizer=optimizer):
         optimizer.zero_grad()
@@ -99,6 +104,7 @@ for name, code in json.load(open("scripts.json")):
         optimizer.step()
 
     names |= {"optimizer": optimizer, "loss": loss_of(model(x), y), "model": model, "step": step}
+    names |= {"scheduler": torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)}
     exec(compile(code, name, "exec"), names)
     for left in list(grsgd.own_loop.distributed_optimizer.unfinished):
         left.finish()
@@ -121,6 +127,7 @@ def blocks(page, language: str) -> list[str]:
 def test_scripts_after_their_change_and_examples_of_loops_run(tmp_path):
     scripts = [(page.name, after(blocks(page, "diff")[0])) for page in DIFFERENCES]
     scripts += [(f"{page.name} {number}", code) for page in LOOPS for number, code in enumerate(blocks(page, "python"))]
+    scripts += [(f"a part of {page.name}", blocks(page, "python")[number]) for page, number in PARTS]
     for name in OF_TRAINERS:
         page = PAGES / "from" / f"{name}.md"
         scripts.append((page.name, after(blocks(page, "diff")[0])))

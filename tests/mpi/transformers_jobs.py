@@ -258,7 +258,7 @@ def refuses_what_cannot_work():
     assert collective.Limit.seconds == collective.SECONDS
     module = nn.Linear(2, 1)
     module, optimizer = accelerator.prepare(module, torch.optim.SGD(module.parameters(), 0.1))
-    assert "take the algorithm 'local_sgd'" in refusal(LocalSGD(accelerator, module, 2).__enter__)
+    assert "use the algorithm 'local_sgd'" in refusal(LocalSGD(accelerator, module, 2).__enter__)
     optimizer.optimizer.close()
     assert "without its model" in refusal(lambda: accelerator.prepare(alone))
     assert "each rank has a state of its own" in refusal(lambda: accelerator.save_state("kept"))

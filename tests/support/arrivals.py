@@ -1,4 +1,4 @@
-"""Messages between simulated ranks, and their arrival times."""
+"""Function for tests that sends messages between simulated ranks and returns the messages' arrival times."""
 
 import numpy as np
 
@@ -11,8 +11,8 @@ def array(nbytes):
 
 
 def arrivals(ranks, *messages):
-    """Return the arrival times in seconds of messages (source, dest, bytes[, beginning]); receives are posted at
-    once."""
+    """Return the arrival times, in seconds, of ``messages``, which are tuples (source, dest, bytes[, time of the
+    send]). All receives are posted at time 0."""
     seen = [0.0] * len(messages)
 
     def receive(number, source, dest, nbytes, *_):

@@ -1,4 +1,4 @@
-"""Processor time of the tests of each folder, printed with a budget that fails no test."""
+"""Pytest plugin that prints the processor time of the tests of each folder, next to a budget that fails no test."""
 
 import os
 from collections import Counter
@@ -14,11 +14,12 @@ BUDGETS = {
     "tests/tables": 50,
     "tests/testbed": 45,
 }
-"""Processor seconds of the tests of `make test` when they were measured last; budgets may only fall."""
+"""Processor seconds of the tests of `make test` at the last measurement, by folder. These budgets may only become
+smaller."""
 
 
 class Budgets:
-    """A plugin that adds up the processor time of tests and of the programs that they start, and prints it in
+    """A plugin that adds up the processor time of tests and of the programs that tests start, and prints the sums at
     the end."""
 
     def __init__(self):
@@ -32,12 +33,12 @@ class Budgets:
     def pytest_runtest_makereport(self):
         report = yield
         before, self.before = self.before, used()
-        report.processor_seconds = self.before - before  # travels with the report from a process of pytest-xdist
+        report.processor_seconds = self.before - before  # pytest-xdist sends the attribute on
         return report
 
     def pytest_runtest_logreport(self, report):
         for folder in folders(report.location[0]):
-            self.processor[folder] += getattr(report, "processor_seconds", 0.0)  # the report of a crashed test has none
+            self.processor[folder] += getattr(report, "processor_seconds", 0.0)  # missing after a crash
             self.clock[folder] += report.duration
 
     def pytest_terminal_summary(self, terminalreporter):
@@ -52,7 +53,7 @@ def used() -> float:
 
 
 def folders(file: str) -> list[str]:
-    """Return the folders that contain a file of tests, except the outermost."""
+    """Return the folders that contain the test file ``file``, except the outermost folder."""
     return [folder.as_posix() for folder in list(PurePath(file).parents)[-3::-1]]
 
 

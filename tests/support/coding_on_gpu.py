@@ -1,4 +1,4 @@
-"""Tests that the codec's GPU kernels give the CPU's results, bit for bit: on a GPU, and on a double of CuPy."""
+"""Tests that the codec's GPU kernels give the same bits as the CPU's kernels, on a GPU and on a double of CuPy."""
 
 import numpy as np
 import pytest

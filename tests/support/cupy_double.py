@@ -1,7 +1,8 @@
-"""A double of CuPy for machines without a GPU: its kernels are compiled as C++ for the CPU, on arrays in host memory.
+"""A double of CuPy for machines without a GPU. The double compiles kernels as C++ for the CPU, and uses arrays in host
+memory.
 
-It has only the functions that the project uses. It computes one element after another: it shows whether the arithmetic
-of a kernel is right, not whether a GPU finishes it in time.
+The double has only the functions that the project uses. A kernel computes one element after another. So the double
+shows whether the arithmetic of a kernel is right, but not whether a GPU finishes the kernel in time.
 """
 
 import ctypes
@@ -30,7 +31,7 @@ static int __double2int_rn(double x) {
 
 
 class ndarray:
-    """An array that only kernels can compute with, as if it lay on a GPU."""
+    """An array with which only kernels can compute, like an array in GPU memory."""
 
     def __init__(self, host: np.ndarray):
         self.host = host
@@ -49,7 +50,7 @@ class ndarray:
         return ndarray(self.host.reshape(shape))
 
 
-ndarray.__module__ = "cupy"  # the name by which the project recognises CuPy's arrays
+ndarray.__module__ = "cupy"  # the project recognises CuPy's arrays by this name
 
 
 def asarray(host, dtype=None):
@@ -69,9 +70,10 @@ def from_dlpack(tensor):
 
 
 class ElementwiseKernel:
-    """A kernel, called with its inputs and then its outputs, which it neither makes nor casts.
+    """A kernel. Call the kernel with its input arrays, then its output arrays; the kernel neither makes nor casts
+    arrays.
 
-    ``size`` is given if all arrays are raw.
+    ``size`` is the number of elements, and must be given if all arrays are declared as raw.
     """
 
     def __init__(self, in_params: str, out_params: str, operation: str, name: str):
@@ -82,7 +84,7 @@ class ElementwiseKernel:
     def __call__(self, *arguments, size: int | None = None):
         assert len(arguments) == len(self.params)
         types: dict[str, str] = {}
-        """Types by the letters that stand for them."""
+        """Element type of the arrays, by the letter that stands for the type in the kernel's parameters."""
         sizes, declared, bound, passed = set() if size is None else {size}, [], [], []
         for place, ((*raw, kind, name), argument) in enumerate(zip(self.params, arguments, strict=True)):
             if not isinstance(argument, ndarray):

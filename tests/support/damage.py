@@ -1,6 +1,6 @@
-"""Files that are damaged in many ways, and the outcome of reading each: in a process of its own, within limits.
+"""Damaged versions of a file, and the outcome of reading each version, in a process of its own and within limits.
 
-For any bytes a reader must end: it must read them, or refuse them in one line (`UsageError`).
+For any content of a file, a reader must return, or must raise a `UsageError` with one line.
 """
 
 import json
@@ -17,19 +17,19 @@ from grsgd.runs import trial
 from tests.support.fuzz import SECTOR, damaged
 
 MEMORY = 2**30
-"""Bytes that all readings of one process may take, in addition to the memory that it has before."""
+"""Bytes of memory that all readings of one process may use, in addition to the memory of the process before."""
 READ, REFUSED = "read", "refused"
 
 
 def zeroed_sectors(content: bytes, every: int = 1) -> Iterator[tuple[str, bytes]]:
-    """Yield the content with each sector, or each ``every``-th, filled with zeros, as after a power cut."""
+    """Yield ``content`` with one sector filled with zeros, as after a power cut, for every ``every``-th sector."""
     for at in range(0, len(content), every * SECTOR):
         size = min(SECTOR, len(content) - at)
         yield f"zeros at {at}", content[:at] + bytes(size) + content[at + size :]
 
 
 def changed(content: bytes, seeds: Iterable[int]) -> Iterator[tuple[str, bytes]]:
-    """Yield the content as `damaged` changes it with each seed."""
+    """Yield ``content``, damaged by `damaged` with each of ``seeds``."""
     for seed in seeds:
         yield f"seed {seed}", damaged(content, seed)
 
@@ -37,10 +37,11 @@ def changed(content: bytes, seeds: Iterable[int]) -> Iterator[tuple[str, bytes]]
 def read_each(
     cases: Iterable[tuple[str, bytes]], path: Path, read: Callable[[Path], object], seconds: float = 20.0
 ) -> list[tuple[str, str]]:
-    """Read each content, put into ``path``, in other processes; return (name, outcome) of each.
+    """Read each of the contents in ``cases``, written to ``path``, in child processes. Return a list of (name of the
+    content, outcome).
 
-    The outcome is `READ`, `REFUSED`, or the text of a fault: an error of several lines, no end after ``seconds`` of one
-    content, or a signal.
+    The outcome is `READ`, `REFUSED`, or the text of a fault. A fault is an error with several lines, a signal, or a
+    reading of one content that lasts longer than ``seconds``.
     """
     left, found = list(cases), []
     while left:
@@ -51,13 +52,13 @@ def read_each(
 
 
 def wrong(found: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Return the outcomes that are neither `READ` nor `REFUSED`."""
+    """Return the pairs in ``found`` whose outcome is neither `READ` nor `REFUSED`."""
     return [(name, what) for name, what in found if what not in (READ, REFUSED)]
 
 
 def _in_child(cases: list[tuple[str, bytes]], path: Path, read: Callable, seconds: float) -> list[str]:
-    """Return the outcomes of the first cases: of all, or up to the first case from which the process does not come
-    back."""
+    """Return the outcomes of ``cases``, in order. If a case ends or stops the child process, return the outcomes up to
+    this case."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -88,7 +89,7 @@ def _read_all(cases: list[tuple[str, bytes]], path: Path, read: Callable, writin
         own = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (own + MEMORY, resource.getrlimit(resource.RLIMIT_AS)[1]))
         for _, content in cases:
-            path.unlink(missing_ok=True)  # a new inode, for readers that know files by their inodes
+            path.unlink(missing_ok=True)  # so that the file gets a new inode, because some readers know files by inodes
             path.write_bytes(content)
             os.write(writing, json.dumps(_outcome(read, path)).encode() + b"\n")
         trial.stop()

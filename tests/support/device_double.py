@@ -1,7 +1,7 @@
-"""A double of a GPU: all messages go as messages of arrays in GPU memory would, through late copies.
+"""A double of a GPU. All messages are sent like messages of arrays in GPU memory, through copies that happen late.
 
-Copies happen when they are due and not before. So a test detects code that writes to an array too early, or reads it
-too early. Returned host memory is overwritten.
+A copy happens only when the copy is due. So a test detects code that writes to an array too early, or reads an array
+too early. Host memory that was returned to the double is overwritten.
 """
 
 import os
@@ -20,13 +20,14 @@ from grsgd.comm.gpu.ipc import Ipc
 from grsgd.comm.gpu.staged import Staged
 
 SENDING = ("Isend", "Issend", "Irecv", "Ibcast", "Iallreduce")
-"""The methods of a backend that take an array."""
+"""Names of the methods of a backend that take an array."""
 DELAY = 3
-"""Number of times that an event is tested before it is done."""
+"""Number of times that an event is tested before the event is done."""
 
 
 class Event:
-    """An event that is done after all earlier events of its queue, at its fourth test; then it calls ``act``."""
+    """An event that is done at its fourth test, after all earlier events of its queue. When the event is done, the
+    event calls ``act``."""
 
     def __init__(self, queue: deque, act=lambda: None, after: "Event | None" = None):
         self.queue, self.act, self.after = queue, act, after
@@ -45,7 +46,7 @@ class Event:
 
 
 class PromptMemory:
-    """Copies of a `HostMemory` that end at once, for simulated time. ``pinned`` counts the bytes that it lends."""
+    """Copies of a `HostMemory` that end at once, for simulated time. ``pinned`` counts the bytes that were borrowed."""
 
     def __init__(self):
         self.pinned = 0
@@ -68,7 +69,7 @@ class PromptMemory:
 
 
 class Memory:
-    """A double of `grsgd.comm.gpu.memory.Memory` for NumPy arrays."""
+    """A double of `grsgd.comm.gpu.memory.Memory` which uses NumPy arrays."""
 
     def __init__(self):
         self.computing, self.outward, self.inward = deque(), deque(), deque()
@@ -92,7 +93,7 @@ class Memory:
         return np.array([os.getpid(), 0, 0, 0, 0, 0, 0, 0]).tobytes(), array.ctypes.data
 
     def open(self, handle):
-        """Do nothing."""
+        """Do nothing, because `copy_from_process` needs no opened handle."""
 
     def copy_from_process(self, array, nbytes, handle, offset, after):
         process = int(np.frombuffer(handle, np.int64)[0])
@@ -117,7 +118,7 @@ def place_outer_state(monkeypatch, outer_memory):
 
 
 class DeviceDouble(GpuBackend):
-    """A `GpuBackend` that treats all arrays as if they lay on a GPU."""
+    """A `GpuBackend` that treats all arrays like arrays in GPU memory."""
 
     def carrier(self, array):
         return self.transport
@@ -127,7 +128,8 @@ class DeviceDouble(GpuBackend):
 
 
 def install(transport: str, world):
-    """Make every `MpiBackend` of these ranks treat all arrays as if they lay on a GPU."""
+    """Make every `MpiBackend` in this process treat all arrays like arrays in GPU memory. ``transport`` names the way
+    to send arrays."""
     from mpi4py import MPI
 
     host = world.Split_type(MPI.COMM_TYPE_SHARED).Get_group()

@@ -1,4 +1,4 @@
-"""A signal of an operator during a run."""
+"""A progress line which sends a signal to its own process during a run, as an operator would."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ from grsgd.job.progress_line import ProgressLine
 
 
 class Ending(ProgressLine):
-    """A progress line that sends this process a signal after ``steps`` of its steps; SIGUSR1 ends a run."""
+    """A progress line that sends signal ``number`` to this process after ``steps`` updates. SIGUSR1 ends a run."""
 
     def __init__(self, steps: int, number: int = signal.SIGUSR1):
         super().__init__(is_shown=False)
@@ -18,4 +18,4 @@ class Ending(ProgressLine):
         self.left -= 1
         if self.left == 0:
             os.kill(os.getpid(), self.number)
-            time.sleep(0.03)  # steps are short: the thread that waits for signals must get it before the next step
+            time.sleep(0.03)  # let the thread that waits for signals get the signal before the next, short step

@@ -1,5 +1,5 @@
-"""A job of ranks that are threads, examined by ``grsgd doctor``: doubles of the system's files and calls, in which a
-test plants a fault."""
+"""A job whose ranks are threads, for tests of ``grsgd doctor``, with doubles of the system's files and calls. A test
+changes these doubles to plant a fault in the job."""
 
 import errno
 import json
@@ -27,11 +27,11 @@ from tests.support.threads import Mpi, Request, on_threads
 
 LIBRARY, MPIEXEC = "Open MPI v5.0.11, package: x", "mpiexec (Open MPI) 5.0.11"
 SECONDS = 20.0
-"""Seconds after which an examination ends, and with it the threads of its ranks."""
+"""Seconds after which an examination of the job ends, together with the threads of the job's ranks."""
 
 
 class Ended(Exception):
-    """End of a rank, or of the whole job, with an exit ``code``."""
+    """Exception that ends a rank, or the whole job, with the exit code ``code``."""
 
     def __init__(self, code: int):
         super().__init__(f"exit code {code}")
@@ -40,35 +40,35 @@ class Ended(Exception):
 
 @dataclass
 class Job:
-    """A healthy job of two ranks on a host; a test changes the part in which it plants a fault."""
+    """A healthy job of two ranks on one host. A test changes an attribute to plant a fault."""
 
     hosts: list[str] = field(default_factory=lambda: ["a", "a"])
     """Host name of each rank."""
     machines: list[str] | None = None
-    """Text for the machine of each rank; None if the host names tell the machines apart."""
+    """Text that identifies the machine of each rank; None if the host names identify the machines."""
     cores: list[set[int]] | None = None
-    """Cores of each rank; None if each rank has its own core."""
+    """Numbers of the processor cores of each rank; None if each rank has its own core."""
     variables: dict[str, str] = field(default_factory=dict)
-    """Environment variables."""
+    """Environment variables of the job, by name."""
     library: str = LIBRARY
     files: tuple[str, ...] = ("/x/libmpi.so.40",)
-    """Files of MPI libraries that the process has loaded."""
+    """Paths of the files of MPI libraries that each process has loaded."""
     shared_memory: int = 2**33
-    """Bytes of /dev/shm."""
+    """Size of /dev/shm in bytes."""
     locked: int = resource.RLIM_INFINITY
-    """Limit of locked memory in bytes."""
+    """Limit of locked memory per process, in bytes."""
     has_infiniband: bool = False
     has_locks: bool = True
     clock: float = 0.0
-    """Seconds by which the clock of the last rank differs."""
+    """Seconds by which the clock of the last rank is ahead of the other ranks' clocks."""
     blocked: set[int] = field(default_factory=set)
-    """Two ranks between which no message arrives."""
+    """Numbers of two ranks between which no message arrives; empty if all messages arrive."""
     has_gpu: bool = False
     has_cupy: bool = True
 
 
 class Rank(Mpi):
-    """One rank of the job, with messages that may be lost and an end of the whole job."""
+    """Communicator of one rank of the job, which can lose messages and end the whole job."""
 
     job: Job
 
@@ -89,7 +89,7 @@ class Rank(Mpi):
 
 
 class Receiving:
-    """A receive that raises Ended if the job has ended."""
+    """A receive whose test raises Ended if the job has ended."""
 
     def __init__(self, group, request):
         self.group, self.request = group, request
@@ -104,7 +104,7 @@ class Receiving:
 
 
 def examine(job: Job, folder: Path, monkeypatch, capsys) -> tuple[int, dict[tuple[str, str], dict]]:
-    """Return the exit code of rank 0, and the findings of the examination by group and name."""
+    """Examine ``job`` with ``grsgd doctor``. Return the exit code of rank 0, and the findings by (group, name)."""
     mine = threading.local()
     plant(job, folder, mine, monkeypatch)
     out = folder / "results"
@@ -125,14 +125,15 @@ def examine(job: Job, folder: Path, monkeypatch, capsys) -> tuple[int, dict[tupl
 
 
 def plant(job: Job, folder: Path, mine: threading.local, monkeypatch):
-    """Replace the system's files and calls by the doubles of ``job``; ``mine.mpi`` is the rank of a thread."""
+    """Replace the system's files and calls by the doubles of ``job``. ``mine.mpi`` is the communicator of the calling
+    thread."""
     plant_environment(job, monkeypatch)
     plant_mpi(job, folder, mine, monkeypatch)
     plant_host(job, folder, mine, monkeypatch)
     plant_gpu(job, folder, monkeypatch)
     for module, name, value in (
         (examination, "rank", lambda: str(mine.mpi.rank)),
-        (examination, "stopped_within", lambda seconds, what: nullcontext()),  # forks, which threads must not
+        (examination, "stopped_within", lambda seconds, what: nullcontext()),  # the original forks; threads must not
         (examination, "os", SimpleNamespace(**vars(os) | {"_exit": leave})),
         (examination, "PASSING_ON_SECONDS", 0.0),
         (examination, "FIRST_SPEAKS_SECONDS", 0.0),
@@ -146,12 +147,12 @@ def plant(job: Job, folder: Path, mine: threading.local, monkeypatch):
 
 
 def leave(code: int):
-    """End the thread of a rank."""
+    """End the thread of a rank, in place of ``os._exit``, which would end the process of the tests."""
     raise Ended(code)
 
 
 def answer_with(job: Job, mine: threading.local, answer):
-    """Return ``answer`` of `clocks` with the wrong clock of the last rank."""
+    """Return `clocks.answer`, changed so that the last rank has a wrong clock. ``answer`` is the original function."""
 
     def wrong(post, seconds):
         difference = job.clock if mine.mpi.rank == mine.mpi.size - 1 else 0.0
@@ -161,7 +162,7 @@ def answer_with(job: Job, mine: threading.local, answer):
 
 
 def plant_environment(job: Job, monkeypatch):
-    """Set the environment variables of ``job``, and no others of launchers."""
+    """Set the environment variables of ``job``, and remove all other variables of launchers."""
     others = {*os.environ} - {*without_launcher(os.environ)} | {"WORLD_SIZE", "HOROVOD_SIZE", "OMP_NUM_THREADS"}
     for name in others | {"MPICH_GPU_SUPPORT_ENABLED", "CUDA_VISIBLE_DEVICES", "GRSGD_START_SECONDS"}:
         monkeypatch.delenv(name, raising=False)
@@ -170,10 +171,10 @@ def plant_environment(job: Job, monkeypatch):
 
 
 def plant_mpi(job: Job, folder: Path, mine: threading.local, monkeypatch):
-    """Let Python load the library of ``job``, and find an ``mpiexec`` that is a script."""
+    """Let Python load the MPI library of ``job``, and find a shell script in place of ``mpiexec``."""
 
     class Library(SimpleNamespace):
-        """A double of ``mpi4py.MPI`` whose communicator is the one of the calling thread."""
+        """A double of ``mpi4py.MPI`` whose ``COMM_WORLD`` is the communicator of the calling thread."""
 
         @property
         def COMM_WORLD(self):
@@ -204,7 +205,7 @@ def plant_mpi(job: Job, folder: Path, mine: threading.local, monkeypatch):
 def plant_host(job: Job, folder: Path, mine: threading.local, monkeypatch):
     """Let the system's calls and files describe the hosts of ``job``.
 
-    Their network card is listed as a device of InfiniBand.
+    The hosts' network card is listed in the folder of InfiniBand devices, even if the card is for Ethernet.
     """
     port = folder / "infiniband/mlx5_0/ports/1"
     port.mkdir(parents=True)
@@ -231,15 +232,15 @@ def plant_host(job: Job, folder: Path, mine: threading.local, monkeypatch):
         (room.resource, "getrlimit", lambda kind: (limits.get(kind, resource.RLIM_INFINITY),) * 2),
         (room, "facts", partial(room.facts, devices=folder / "infiniband")),
         (output_folder, "in_child", lambda function, seconds, *words: function(*words)),
-        (output_folder, "SLOW_SECONDS", 60.0),  # other tests may write at the same time
+        (output_folder, "SLOW_SECONDS", 60.0),  # other tests may write to the disk at the same time
         *([] if job.has_locks else [(output_folder.fcntl, "flock", no_locks)]),
     ):
         monkeypatch.setattr(module, name, value)
 
 
 def plant_gpu(job: Job, folder: Path, monkeypatch):
-    """Let the driver's folder and torch show a GPU per rank if ``job`` has GPUs, and let no package of CuPy be found
-    if the job has none."""
+    """Let the driver's folder and torch show one GPU per rank if ``job`` has GPUs. Hide the package CuPy if ``job`` has
+    none."""
     numbers = range(len(job.hosts) if job.has_gpu else 0)
     for number in numbers:
         (folder / f"proc/driver/nvidia/gpus/0000:0{number}:00.0").mkdir(parents=True)

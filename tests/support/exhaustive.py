@@ -1,4 +1,4 @@
-"""Choice of the cases of a parametrised test that ``make test`` runs; ``make test-all`` also runs the others."""
+"""Choice of the cases of a parametrised test that ``make test`` runs; ``make test-all`` also runs all other cases."""
 
 from collections.abc import Callable
 
@@ -6,9 +6,10 @@ import pytest
 
 
 def exhaustive_unless(quick: list | Callable, cases) -> list:
-    """Return the cases, tuples or single values, for `pytest.mark.parametrize`; cases that are not quick are marked.
+    """Return ``cases`` (tuples or single values) for `pytest.mark.parametrize`. Cases that are not quick get the mark
+    ``exhaustive``.
 
-    ``quick``: a list of cases, or a function of the values of a case.
+    ``quick``: a list of the quick cases, or a function of the values of a case that returns whether the case is quick.
     """
     if not callable(quick) and (unknown := [case for case in quick if case not in list(cases)]):
         raise ValueError(f"{unknown} are not among the cases")

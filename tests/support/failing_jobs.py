@@ -1,10 +1,10 @@
-"""Doubles of the jobs of `experiments.runner.batch` that fail a given number of times."""
+"""Double of the jobs of `experiments.runner.batch` in which a run fails a given number of times."""
 
 from experiments.runner.parallel import Unfinished
 
 
 class FakeJobs:
-    """A double of testbeds: ``failing`` gives, by the ends of the names of run files, how often a run fails."""
+    """A double of testbeds. ``failing`` maps the end of a run file's name to the number of times that the run fails."""
 
     def __init__(self, failing, make=lambda run: None):
         self.failing, self.make, self.begun = dict(failing), make, []

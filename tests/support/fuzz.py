@@ -1,4 +1,4 @@
-"""Damage to files as disks, copies and strangers do it, drawn from a seed."""
+"""Random damage to the content of a file, like damage by disks, by copying, or by strangers."""
 
 import numpy as np
 
@@ -6,7 +6,8 @@ SECTOR = 512
 
 
 def damaged(content: bytes, seed: int) -> bytes:
-    """Return a file that differs from ``content`` in one or two ways, always the same for a seed."""
+    """Return ``content`` with one or two random changes, which are the same for equal seeds. The result differs from
+    ``content``."""
     random = np.random.default_rng(seed)
     while True:
         found = bytes(content)

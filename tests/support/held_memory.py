@@ -12,20 +12,20 @@ from tests.support.training import CONSTANT, simulation
 
 FILTERS = [
     tracemalloc.DomainFilter(inclusive=True, domain=np.lib.tracemalloc_domain),
-    tracemalloc.Filter(False, "*/grsgd/simulator/*"),  # copies of messages, which real messages do not need
+    tracemalloc.Filter(False, "*/grsgd/simulator/*"),  # leave out copies of messages, which only the simulator makes
 ]
 SIZES = 100_000, 200_000
-"""Widths of the hidden layer of two models. In both models the messages of an all-reduce have their largest size."""
+"""Widths of the hidden layer of two models. With each width, the messages of an all-reduce have their largest size."""
 
 
 def held_bytes() -> int:
-    """Return the bytes of NumPy's arrays, whose memory flat tensors share."""
+    """Return the bytes of all NumPy arrays. Flat tensors share the memory of NumPy arrays."""
     gc.collect()
     return sum(trace.size for trace in tracemalloc.take_snapshot().filter_traces(FILTERS).traces)
 
 
 def held_per_parameter(algorithm: dict, ranks: int, monkeypatch, **sections) -> float:
-    """Return the bytes per parameter that a rank holds in flat arrays after its last step; the mean of all ranks."""
+    """Return the mean over ranks of the bytes per parameter that a rank holds in flat arrays after its last step."""
     sizes, found = [], []
     for width in SIZES:
         tracemalloc.start(1)
@@ -45,11 +45,11 @@ def held_per_parameter(algorithm: dict, ranks: int, monkeypatch, **sections) -> 
 
 
 def note_before_average(monkeypatch) -> list[int]:
-    """Return a list to which the bytes are added that are held when all ranks have taken their steps."""
+    """Return a list to which `held_bytes` is added once, when all ranks have taken their last step."""
     held, average = [], Trainer.average
 
     def noting(trainer):
-        yield from halving_doubling_allreduce(trainer.context.uncounted_comm, np.zeros(1))  # a barrier
+        yield from halving_doubling_allreduce(trainer.context.uncounted_comm, np.zeros(1))  # serves as a barrier
         if not held:
             held.append(held_bytes())
         yield from average(trainer)

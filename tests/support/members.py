@@ -1,12 +1,11 @@
-"""Processes that may die, in simulated time, without training."""
+"""Simulated processes that may die and that do not train, for tests of `Membership`."""
 
 from grsgd.comm.elastic.membership import MembersBackend, Membership
 from grsgd.testing.simulated import Ranks
 
 
 class Members(Ranks):
-    """Processes, of which the first ``n`` hold ranks; all processes except spares look for deaths from the
-    beginning."""
+    """Processes of which the first ``n`` hold ranks. All processes except spares look for deaths from the beginning."""
 
     def __init__(self, n: int, spares: int, random=None):
         super().__init__(n + spares, random=random)

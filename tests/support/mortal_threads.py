@@ -13,18 +13,18 @@ FAILED = "MPI_ERR_PROC_FAILED: of the tests"
 
 
 class Died(BaseException):
-    """The end of a thread that stands for the end of a process."""
+    """Exception that ends a thread, in place of the death of a process."""
 
 
 class Living(Ranks):
-    """Group of ranks, some of which may be numbered in another group."""
+    """An MPI group of ranks, whose ranks' numbers in another group can be found."""
 
     def Translate_ranks(self, ranks, other):
         return other.numbers_of(self, range(self.size))
 
 
 class Job:
-    """State that all ranks share: the ranks that have died, and the meetings of the others."""
+    """State that all ranks of a job share: the ranks that have died, and the meetings of the living ranks."""
 
     def __init__(self):
         self.dead: set[int] = set()
@@ -32,7 +32,8 @@ class Job:
         self.arrived: dict[tuple, dict[int, object]] = {}
 
     def meet(self, key: tuple, members: list[int], rank: int, value) -> dict[int, object]:
-        """Wait until all living ``members`` have come to the meeting ``key``; return their values, by rank."""
+        """Wait until all living ``members`` have come to the meeting ``key``. Return the ``value`` of each rank, by
+        rank."""
         with self.lock:
             values = self.arrived.setdefault(key, {})
             values[rank] = value
@@ -44,7 +45,7 @@ class Job:
 
 
 class MortalRequest:
-    """Message that fails if the other rank has died before the message is complete."""
+    """A message that fails if the other rank of the message has died before the message is complete."""
 
     def __init__(self, mpi: "MortalMpi", request, peer: int):
         self.mpi, self.request, self.peer = mpi, request, peer
@@ -81,7 +82,7 @@ class MortalMpi(Mpi):
         return MortalRequest(self, super()._send(request, dest, tag), dest)
 
     def Irecv(self, array, source, tag):
-        assert source != ANY_SOURCE, "a fault-tolerant backend asks each rank"
+        assert source != ANY_SOURCE, "a fault-tolerant backend receives from each rank singly"
         return MortalRequest(self, super().Irecv(array, source, tag), source)
 
     def Iprobe(self, source, tag):
@@ -108,7 +109,7 @@ class MortalMpi(Mpi):
         return self._like(group, group.members.index(self.group.members[self.rank]))
 
     def Split(self, color, key):
-        """Return a communicator of the ranks with the same ``color``, which all ranks here have."""
+        """Return a communicator of the ranks with the same ``color``. In these tests, all ranks have the same color."""
         assert set(self.allgather(color)) == {color}
         return self.Dup()
 
@@ -117,7 +118,7 @@ class MortalMpi(Mpi):
         return int(all(self._meet("agree", flag).values()))
 
     def Revoke(self):
-        """Do nothing: no message of these tests waits for a rank that has left."""
+        """Do nothing, because in these tests no message waits for a rank that has left."""
 
     def _meet(self, kind, value):
         key = kind, id(self.group), self.meetings
@@ -125,7 +126,7 @@ class MortalMpi(Mpi):
 
 
 def on_mortal_threads(monkeypatch, n: int, work) -> list:
-    """Call ``work(mpi)`` on ``n`` ranks at once; return their results, None for a rank that has died."""
+    """Call ``work(mpi)`` on ``n`` ranks at once. Return the results by rank, with None for a rank that has died."""
     monkeypatch.setitem(sys.modules, "mpi4py", SimpleNamespace(MPI=FAKE))
     for module in ("grsgd.comm.backend", "grsgd.own_loop.surviving", "grsgd.own_loop.kept_loop"):
         monkeypatch.setattr(f"{module}.fault_tolerant", lambda: True)
@@ -153,7 +154,7 @@ def on_mortal_threads(monkeypatch, n: int, work) -> list:
 
 
 def die(mpi: MortalMpi, *drivers):
-    """End this thread as if its process had died; the schedules of its ``drivers`` end with it."""
+    """End this thread as if its process had died. The schedules of ``drivers`` end with the thread."""
     for driver in drivers:
         driver.close()
     mpi.job.dead.add(mpi.group.members[mpi.rank])

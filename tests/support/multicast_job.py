@@ -1,4 +1,4 @@
-"""A scheme of `cssgd` over IP multicast, on ranks in one thread whose datagrams a test carries."""
+"""A coded scheme of `cssgd` over IP multicast, on ranks in one thread whose datagrams the test delivers."""
 
 import numpy as np
 
@@ -23,7 +23,7 @@ def as_it_is(datagram):
 
 
 class Job:
-    """A scheme on n ranks that are connected by a `Post`."""
+    """A coded scheme on n ranks that are connected by a `Post`."""
 
     def __init__(self, monkeypatch, kind, n, r, length, carry=as_it_is, sockets=PostSockets, **settings):
         self.post = Post(n, carry)
@@ -46,7 +46,7 @@ class Job:
         self.post.finish([scheme.open() for scheme in self.schemes])
 
     def fill(self, random) -> np.ndarray:
-        """Fill all blocks with random numbers; return their sum."""
+        """Fill all blocks of all ranks with random numbers. Return the sum of the blocks."""
         blocks = random.integers(-self.top, self.top, (self.num_blocks, self.length)).astype(np.int32)
         for scheme in self.schemes:
             for k, block in enumerate(scheme.blocks):
@@ -54,7 +54,8 @@ class Job:
         return blocks.sum(0, dtype=np.int64)
 
     def check(self, random, steps: int = 2, seconds: float = 1e-4):
-        """Compare the sums of some steps; ``seconds``: seconds of the job's clock between two polls of all ranks."""
+        """Compare the sums of ``steps`` steps with the expected sums. ``seconds``: seconds of the job's clock between
+        two polls."""
         for _ in range(steps):
             expected = self.fill(random)
             self.post.finish([scheme.add_up() for scheme in self.schemes], seconds=seconds)

@@ -1,4 +1,4 @@
-"""A double of NCCL between ranks that are threads. As with NCCL, calls match by their order, and not by tags."""
+"""A double of NCCL for ranks that are threads. As in NCCL, calls of two ranks match by order, not by tags."""
 
 import threading
 from collections import deque
@@ -9,7 +9,7 @@ from tests.support.device_double import Event, octets
 
 
 class Room:
-    """Barrier, messages and sums that the ranks of one communicator share."""
+    """The barrier, the messages and the sums that the ranks of one communicator share."""
 
     def __init__(self, size):
         self.joined = threading.Barrier(size)
@@ -18,7 +18,7 @@ class Room:
 
 
 class NcclDouble:
-    """A double of `grsgd.comm.gpu.nccl.CupyNccl`; ``rooms`` is shared by all ranks."""
+    """A double of `grsgd.comm.gpu.nccl.CupyNccl`. All ranks share the dictionary ``rooms``."""
 
     def __init__(self, rooms: dict, gpu="0000:01:00.0", hangs=False):
         self.rooms, self.pci, self.hangs = rooms, gpu, hangs
@@ -83,7 +83,7 @@ class LinkDouble:
 
 
 class Both:
-    """An event that is done after ``event``, once ``condition()`` is true."""
+    """An event that is done when ``event`` is done and ``condition()`` is true."""
 
     def __init__(self, event, condition):
         self.event, self.condition = event, condition

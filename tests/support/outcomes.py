@@ -1,4 +1,5 @@
-"""Outcomes for tests of the page, made from drawn numbers and decided as outcomes of runs are."""
+"""Outcomes of invented experiments, for tests of pages. The outcomes are made from random numbers and decided like real
+outcomes."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -18,13 +19,13 @@ SEEDS = 5
 
 
 def sample(draw: np.random.Generator, middle: float, spread: float, missed: int = 0) -> Sample:
-    """Return numbers about ``middle``, of which the last ``missed`` are lower bounds."""
+    """Return ``SEEDS`` random numbers around ``middle``, of which the last ``missed`` are lower bounds."""
     values = {seed: float(middle * np.exp(spread * draw.standard_normal())) for seed in range(SEEDS)}
     return Sample(values, frozenset(range(SEEDS - missed, SEEDS)))
 
 
 def finding(claim: dict, draw: np.random.Generator) -> Finding:
-    """Return the finding about a claim from drawn times of one algorithm and its baselines."""
+    """Return a finding about ``claim``, made from random times of one algorithm and of its baselines."""
     cases = []
     for source in (MEASURED, SIMULATED):
         for condition in CONDITIONS:
@@ -38,7 +39,8 @@ def finding(claim: dict, draw: np.random.Generator) -> Finding:
 
 
 def outcome(target: str, claims: list[dict], folder: Path) -> Outcome:
-    """Return the outcome of a target with all kinds of parts that decides the claims; write its figures."""
+    """Return the outcome of ``target``, with parts of all kinds, which decides ``claims``. Write the outcome's figures
+    to ``folder``."""
     draw = np.random.default_rng(len(target))
     section = Section(target, folder)
     section.figure(f"Time to 80 % over ranks ({target}).", panels(draw))
@@ -65,7 +67,7 @@ def outcome(target: str, claims: list[dict], folder: Path) -> Outcome:
 
 
 def panels(draw: np.random.Generator) -> list[Panel]:
-    """Return a panel of each kind."""
+    """Return one panel of a figure for each kind of panel."""
     names = ("GRSGD", "ring all-reduce", "D-PSGD", "one rank alone")
     times = np.linspace(0, 10, 12)
     curves = {seed: (times, 90 * (1 - np.exp(-times / draw.uniform(1.5, 2.5)))) for seed in range(SEEDS)}

@@ -1,4 +1,4 @@
-"""A training loop of a user's own, on ranks that are threads: its model, its optimizer and its steps."""
+"""Model, optimizer and steps of a user's own training loop, for tests on ranks that are threads."""
 
 import atexit
 import os
@@ -15,12 +15,13 @@ from grsgd.own_loop import distributed_optimizer
 from tests.support.threads import close_drivers
 
 SEEDING = threading.Lock()
-"""Held while torch's seed is set, because all threads share it."""
+"""Lock that a thread holds while it sets torch's seed, because all threads share this seed."""
 
 
 @pytest.fixture
 def leaves_nothing(monkeypatch):
-    """Keep `distribute` from ending the process; after the test, remove everything that it leaves in the process."""
+    """Keep `distribute` from ending the process of the tests. After the test, remove all objects that `distribute` has
+    left."""
     monkeypatch.setattr(launch, "abort_on_error", lambda mpi: None)
     monkeypatch.setattr(watchdog, "os", SimpleNamespace(**vars(os) | {"_exit": lambda code: code or os._exit(code)}))
     yield

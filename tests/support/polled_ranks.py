@@ -1,4 +1,4 @@
-"""Ranks in one thread whose schedules are polled in turn; messages and datagrams are kept in memory."""
+"""Ranks in one thread, whose schedules are polled in turn. Messages and datagrams between the ranks stay in memory."""
 
 from collections import defaultdict, deque
 from collections.abc import Sequence
@@ -11,9 +11,9 @@ from grsgd.comm.engine import as_list
 
 
 class Post:
-    """The shared state of all ranks: messages by sender, receiver and tag; datagrams by receiver; and a clock.
+    """State that all ranks share: messages by sender, receiver and tag; datagrams by receiver; and a clock.
 
-    ``carry(datagram)`` returns the datagrams that a receiver gets instead of one datagram, in order.
+    ``carry(datagram)`` returns the list of the datagrams that a receiver gets in place of ``datagram``.
     """
 
     def __init__(self, ranks: int, carry=lambda datagram: [datagram]):
@@ -29,9 +29,9 @@ class Post:
         return [Communicator(PostBackend(self, rank)) for rank in range(self.ranks)]
 
     def communicators_on_hosts(self, hosts: Sequence[str] | None = None) -> list[Communicator]:
-        """Return communicators of ranks that share memory; rank r acts as if it ran on host ``hosts[r]``.
+        """Return communicators of ranks that share memory. Rank r acts as if it ran on the host ``hosts[r]``.
 
-        If ``hosts`` is None, the ranks have to ask each other for their hosts.
+        If ``hosts`` is None, the ranks have to ask each other for the names of their hosts.
         """
         comms = self.communicators()
         for comm in comms:
@@ -39,9 +39,9 @@ class Post:
         return comms
 
     def finish(self, schedules, polls: int = 200_000, seconds: float = 1e-4, late: int | None = None):
-        """Drive one schedule per rank to its end, except the schedule of rank ``late``.
+        """Run one schedule per rank to the schedule's end, except the schedule of rank ``late``.
 
-        Raises TimeoutError, which names the pollables that the ranks wait for.
+        Raises TimeoutError after ``polls`` polls, with the pollables for which the ranks wait.
         """
         waiting = {rank: [schedule, []] for rank, schedule in enumerate(schedules) if rank != late}
         for _ in range(polls):
@@ -60,7 +60,7 @@ class Post:
 
 
 class PostBackend:
-    """A `grsgd.comm.backend.Backend` with the functions that schedules of coded packets need."""
+    """A `grsgd.comm.backend.Backend` with only the methods that schedules of coded packets need."""
 
     survives_deaths = shares_memory = False
     has_multicast = hosts = None
@@ -99,8 +99,8 @@ class Receiving:
 
 
 class PostSockets:
-    """A double of `grsgd.comm.coded.sockets.Sockets` of one rank; its address is its rank, and the group's address is
-    None."""
+    """A double of `grsgd.comm.coded.sockets.Sockets` for one rank. The address of a rank is the rank's number, and the
+    address of the group is None."""
 
     group, room = None, 2**26
 
@@ -121,7 +121,7 @@ class PostSockets:
         return buffer[: len(datagram)]
 
     def make_room(self, nbytes):
-        """Do nothing: the queue of datagrams is unlimited."""
+        """Do nothing, because the queue of datagrams is unlimited."""
 
     def close(self):
         self.is_closed = True

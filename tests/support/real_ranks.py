@@ -1,4 +1,5 @@
-"""An algorithm on the ranks of an MPI job, step by step; each rank has the loss of `quadratic.Quadratic`."""
+"""Functions that run an algorithm step by step on the ranks of an MPI job; each rank has the loss of
+`quadratic.Quadratic`."""
 
 import numpy as np
 import torch

@@ -1,4 +1,4 @@
-"""Runs made by hand for the tests of the run file, the report and the figures."""
+"""Invented runs, for the tests of the run file, the report and the figures."""
 
 import numpy as np
 
@@ -15,8 +15,8 @@ seed = {seed}
 
 
 def fake_run(algorithm="gossip", ranks=4, seed=1, snapshots=5, accuracy=True, **attributes) -> Run:
-    """Return a run of `snapshots` rows: 10 s and 1000 samples each, accuracies 0, 0.2, 0.4 ... of the averaged
-    model."""
+    """Return an invented run with ``snapshots`` rows in its curve, 10 s and 1000 samples apart. The averaged model has
+    the accuracies 0, 0.2, 0.4 ..."""
     row = np.arange(snapshots)
     measured = np.minimum(0.2 * row, 1.0) if accuracy else np.full(snapshots, np.nan)
     apart = 1 - np.eye(ranks, dtype=np.int64)

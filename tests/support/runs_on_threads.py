@@ -1,4 +1,4 @@
-"""Whole runs of `grsgd.job.run` on ranks that are threads, which can handle no signals."""
+"""Function that lets tests call `grsgd.job.run` on ranks that are threads, which cannot handle signals."""
 
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -9,7 +9,7 @@ from grsgd.training import description
 
 
 def allow_threads(monkeypatch):
-    """Replace the parts of a run that need the main thread of a process, or a rank that is a process by itself."""
+    """Replace the parts of a run that need the main thread of a process, or a process of its own for each rank."""
 
     def within(seconds, what):
         assert isinstance(seconds, float) and isinstance(what, str)

@@ -1,4 +1,4 @@
-"""Targets whose algorithms are all equal: no target may find a difference between them."""
+"""Targets of experiments with runs in which all algorithms are equal, so that a target must find no difference."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -19,22 +19,22 @@ from tests.support.store import FakeStore
 
 STEPS, SNAPSHOTS = 600, 31
 SECONDS, BYTES, MODEL_BYTES = 0.1, 1000, 1_000_000
-"""Seconds per step of a rank, bytes that it sends to each other rank, and bytes of the model."""
+"""Seconds per step of a rank, bytes that a rank sends to each other rank, and bytes of the model."""
 SPLIT = {"compute": 0.6, "communicate": 0.3, "wait": 0.1}
 
 
 class Undrawn(Section):
-    """A section whose figures are not drawn."""
+    """A section of a page whose figures are not drawn."""
 
     def figure(self, *_, **__):
         pass
 
 
 def one_algorithm(spec: RunSpec) -> Run:
-    """Return a run that does not depend on the algorithm.
+    """Return an invented run that does not depend on the algorithm.
 
-    Its times and accuracies depend on the seed; its samples and bytes depend on the number of ranks that train.
-    Synchronous and asynchronous algorithms take equally long.
+    Times and accuracies of the run depend on the seed. The run's samples and bytes depend on the number of ranks that
+    train. Synchronous and asynchronous algorithms take equally long.
     """
     loaded = spec.load()
     random = np.random.default_rng(loaded.seed)
@@ -64,18 +64,18 @@ def one_algorithm(spec: RunSpec) -> Run:
     run.ranks |= {f"{part}_seconds": share * seconds * STEPS * trains for part, share in SPLIT.items()}
     apart = STEPS * (1 - np.eye(spec.ranks, dtype=np.int64))
     run.traffic |= {"sent": BYTES * apart, "messages": apart, "sent_once": BYTES * apart.sum(axis=1)}
-    run.extra["states"] = np.zeros((trains.sum(), STEPS), np.int64)  # no push counts as the push of a straggler
+    run.extra["states"] = np.zeros((trains.sum(), STEPS), np.int64)  # state 0: no push is the push of a straggler
     return run
 
 
 def servers(loaded: Config) -> int:
-    """Return the number of ranks that serve and do not train."""
+    """Return the number of ranks that only serve the training ranks."""
     options = loaded.algorithm_options
     return options.servers if getattr(options, "server", None) == "dedicated" else 0
 
 
 def shown(target: Target, make: Callable[[RunSpec], Run] = one_algorithm) -> Section:
-    """Return the section that a target shows for runs that ``make`` makes, at the scale smoke on a testbed."""
+    """Return the section that ``target`` shows for the runs from ``make``, in the size smoke on a testbed."""
     conditions = Conditions(SMOKE, emulated=True)
     results = Plan(conditions, FakeStore(make), {target.name: target.needs(conditions)}).results(target.name)
     section = Undrawn(target.name, Path())
@@ -84,12 +84,12 @@ def shown(target: Target, make: Callable[[RunSpec], Run] = one_algorithm) -> Sec
 
 
 def differences(section: Section) -> list[Case]:
-    """Return the evidence that claims a difference or refutes one."""
+    """Return the comparisons among the section's evidence that support or refute a claim of a difference."""
     evidence = [case for finding in section.findings for case in finding.evidence]
     return [case for case in evidence if case.test == DIFFERENCE and case.verdict in (SUPPORTED, REFUTED)]
 
 
 def assert_no_difference(target: Target):
-    """Fail if the target finds a difference between algorithms that are all equal."""
+    """Fail if ``target`` finds a difference between algorithms that are all equal."""
     found = differences(shown(target))
     assert not found, "\n".join(f"{case.condition}, {case.baseline}: {case.text()}, {case.verdict}" for case in found)

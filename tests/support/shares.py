@@ -1,19 +1,20 @@
-"""Division of the tests on ranks among the jobs of ``make test``; ``make test-all`` runs every case in every job."""
+"""Division of the tests on MPI ranks among the jobs of ``make test``; ``make test-all`` runs every case in every
+job."""
 
 SHARING = [("openmpi", 2), ("openmpi", 3), ("openmpi", 4), ("mpich", 2), ("mpich", 3)]
-"""The jobs, by library and number of ranks, that share the cases of a test."""
+"""The jobs, as pairs (MPI library, number of ranks), that share the cases of a test."""
 ALONE = ("openmpi", 1)
-"""The job with one rank, on which few messages are seen: another job also runs its cases, if the test allows."""
+"""The job with one rank. Few messages are sent in this job, so another job also runs its cases, if the test allows."""
 MOST = 2
-"""Number of jobs that run a test, if it is meant for their numbers of ranks: one per library."""
+"""Largest number of jobs that run a test for several numbers of ranks: one job per MPI library."""
 
 
 def in_share(job: tuple[str, int], case: int, cases: int, counts: tuple[int, ...], offset: int = 0) -> bool:
-    """Return whether a job runs this case of a test.
+    """Return whether the job ``job`` runs the case ``case`` of a test that has ``cases`` cases.
 
-    A job runs at most one case, so that a test with a hundred cases takes no longer than others. ``MOST`` jobs run a
-    test. Tests with unequal offsets begin with unequal jobs. ``counts``: the numbers of ranks that the test is meant
-    for.
+    A job runs at most one case, so a test with a hundred cases takes no longer than a test with one case. `MOST` jobs
+    run a test. Tests with different ``offset`` begin with different jobs. ``counts``: the numbers of ranks for which
+    the test is meant.
     """
     if job == ALONE:
         return 1 in counts and case == offset % cases
@@ -22,7 +23,7 @@ def in_share(job: tuple[str, int], case: int, cases: int, counts: tuple[int, ...
 
 
 def in_turns(counts: tuple[int, ...], offset: int) -> list[tuple[str, int]]:
-    """Return the jobs with these numbers of ranks, alternating between the libraries."""
+    """Return the jobs whose numbers of ranks are in ``counts``, alternating between the MPI libraries."""
     jobs = [job for job in SHARING if job[1] in counts]
     by_library = [[job for job in jobs if job[0] == library] for library in ("openmpi", "mpich")]
     rotated = [own[offset % len(own) :] + own[: offset % len(own)] for own in by_library if own]

@@ -1,4 +1,4 @@
-"""A store of invented runs, for tests of tables."""
+"""A store of invented runs, for tests of the tables of experiments."""
 
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -15,7 +15,7 @@ from tests.support.runs import fake_run
 
 
 def any_run(spec: RunSpec) -> Run:
-    """Return a run with the seed of the specification."""
+    """Return an invented run with the seed of the specification ``spec``."""
     return fake_run(seed=seed_of(spec))
 
 
@@ -24,7 +24,8 @@ def seed_of(spec: RunSpec) -> int:
 
 
 class FakeStore:
-    """A store that has the run that ``make`` returns for a specification; None is a missing run."""
+    """A store of runs. For each specification, the store has the run that ``make`` returns; None stands for a missing
+    run."""
 
     code = "0123abcd"
 
@@ -45,10 +46,10 @@ class FakeStore:
 
 
 def plan(needs: dict[str, Need], make: Callable[[RunSpec], Run | None] = any_run, scale: Scale = SMOKE) -> Plan:
-    """Return the plan of a target named ``it`` with these needs."""
+    """Return the plan of a target named ``it`` that needs the runs in ``needs``."""
     return Plan(Conditions(scale, emulated=True), FakeStore(make), {"it": needs})
 
 
 def result(need: Need, make: Callable[[RunSpec], Run | None] = any_run, scale: Scale = SMOKE):
-    """Return the result of one need."""
+    """Return the result for the single need ``need``."""
     return plan({"need": need}, make, scale).results("it")["need"]

@@ -1,4 +1,4 @@
-"""Data sets that worker processes of ranks import; this module imports no MPI."""
+"""Data sets for tests, which the worker processes of ranks import. This module imports no MPI."""
 
 import torch
 from torch.utils.data import IterableDataset, TensorDataset
@@ -11,7 +11,7 @@ def inputs() -> torch.Tensor:
 
 
 class Stream(IterableDataset):
-    """Yields `SAMPLES` inputs, each in a tuple as of `numbered`."""
+    """Data set that yields `SAMPLES` inputs, each in a tuple, as `numbered` has them."""
 
     def __iter__(self):
         return iter(numbered())

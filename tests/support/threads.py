@@ -1,5 +1,5 @@
-"""Ranks that are threads of one process, for code that needs an mpi4py communicator, without MPI library and
-launcher."""
+"""Ranks that are threads of one process, for code that needs an mpi4py communicator. Neither an MPI library nor a
+launcher is needed."""
 
 import sys
 import threading
@@ -12,7 +12,7 @@ import numpy as np
 from grsgd.comm.engine import ENGINE
 
 SECONDS = 20
-"""Seconds after which a rank gives up a collective call."""
+"""Seconds after which a rank stops waiting in a collective call."""
 ANY_SOURCE, UNDEFINED = -1, -2
 FAKE = SimpleNamespace(
     ANY_SOURCE=ANY_SOURCE,
@@ -33,7 +33,7 @@ FAKE = SimpleNamespace(
 
 
 class Ranks:
-    """A group in the sense of MPI: ranks by their numbers in the whole job."""
+    """An MPI group of ranks, which has the ranks' numbers in the whole job."""
 
     def __init__(self, members):
         self.members, self.size = list(members), len(members)
@@ -46,11 +46,11 @@ class Ranks:
         return Ranks([self.members[rank] for rank in ranks])
 
     def Free(self):
-        """Do nothing."""
+        """Do nothing, because a group of threads holds no memory of MPI."""
 
 
 class Group:
-    """The shared state of the ranks of a communicator."""
+    """State of a communicator that all its ranks share."""
 
     def __init__(self, members):
         self.members, self.size = list(members), len(members)
@@ -59,14 +59,14 @@ class Group:
         self.slots = [None] * size
         self.lock = threading.Lock()
         self.sent: dict[tuple, list] = defaultdict(list)
-        """Per receiver and tag, the messages that have not been received, in order."""
+        """Messages that have not been received, in order of sending, by (receiver, tag)."""
         self.posted: dict[tuple, list] = defaultdict(list)
         self.sums: dict[int, dict] = defaultdict(dict)
         self.parts: dict[tuple, Group] = {}
 
 
 class Request:
-    """A send, or a receive into ``array``; it is ``complete`` when its partner has been found."""
+    """A send of ``array``, or a receive into ``array``. The request is ``complete`` when its partner has been found."""
 
     def __init__(self, rank, array, complete=False):
         self.rank, self.array, self.complete = rank, array, complete
@@ -76,7 +76,7 @@ class Request:
 
 
 class Sum:
-    """One rank's part of an all-reduce; ``mine`` has the arrays by rank, until all ranks have called."""
+    """One rank's part of an all-reduce. ``mine`` has the arrays by rank, and is complete when all ranks have called."""
 
     def __init__(self, group: Group, array, mine: dict):
         self.group, self.array, self.mine, self.complete = group, array, mine, False
@@ -96,7 +96,7 @@ class Mpi:
         self.freed = False
         self.attributes = {}
         self.calls = 0
-        """Number of non-blocking collective calls, which all ranks make in the same order."""
+        """Number of this rank's non-blocking collective calls, which all ranks make in the same order."""
 
     def Get_rank(self):
         return self.rank
@@ -111,7 +111,7 @@ class Mpi:
         self.attributes[key] = value
 
     def allgather(self, value):
-        """Return the values of all ranks; this is also the barrier of all other collective calls."""
+        """Return the values of all ranks by rank. All other collective calls use this method as a barrier."""
         self.group.slots[self.rank] = value
         self.group.barrier.wait()
         found = list(self.group.slots)
@@ -145,13 +145,13 @@ class Mpi:
         return Ranks(self.group.members)
 
     def Create_group(self, ranks):
-        """Return a communicator of ``ranks``; a set of ranks may call this only once."""
+        """Return a communicator of ``ranks``. Equal ``ranks`` give a new communicator only at the first call."""
         with self.group.lock:
             part = self.group.parts.setdefault(tuple(ranks.members), Group(ranks.members))
         return Mpi(part, ranks.members.index(self.group.members[self.rank]))
 
     def Isend(self, array, dest, tag):
-        """Send a message that is complete at once, as any message of MPI may be."""
+        """Send a message that is complete at once, because MPI may complete any send at once."""
         return self._send(Request(self.rank, array.copy(), complete=True), dest, tag)
 
     def Issend(self, array, dest, tag):
@@ -204,12 +204,12 @@ class Mpi:
 
 
 def check(tag):
-    """Check that MPI has this tag; a text is the tag of a broadcast."""
+    """Check that ``tag`` is in the range of MPI's tags. A text is the tag of a broadcast, and is allowed."""
     assert isinstance(tag, str) or 0 <= tag <= FAKE.COMM_WORLD.Get_attr(FAKE.TAG_UB), tag
 
 
 def on_threads(monkeypatch, n: int, work) -> list:
-    """Call ``work(mpi)`` on ``n`` ranks at once; return their results, or raise the first error."""
+    """Call ``work(mpi)`` on ``n`` ranks at once. Return the results by rank, or raise the first error."""
     monkeypatch.setitem(sys.modules, "mpi4py", SimpleNamespace(MPI=FAKE))
     group = Group(range(n))
     errors = []
@@ -230,6 +230,6 @@ def on_threads(monkeypatch, n: int, work) -> list:
 
 
 def close_drivers():
-    """Close the drivers that a failed test has left; on real ranks, they end with their processes."""
+    """Close the drivers that a failed test has left. On real ranks, drivers end with their processes."""
     for driver in list(ENGINE._drivers):
         driver.close()

@@ -1,4 +1,4 @@
-"""Jobs of ``grsgd train`` on several ranks to which tests send signals and failures."""
+"""Jobs of ``grsgd train`` on several ranks, to which tests send signals, and in which tests cause failures."""
 
 import os
 import re
@@ -15,10 +15,10 @@ from tests.support import launcher
 
 RANKS = 3
 LAUNCHERS = {"openmpi": ("openmpi", []), "ulfm": ("openmpi", ["--with-ft", "ulfm"]), "mpich": ("mpich", [])}
-"""Ways to start jobs: the library, and options of its launcher."""
+"""Ways to start a job, by name: the MPI library, and options of the library's launcher."""
 START_SECONDS = 90
 CRASH = "ompi_errhandler_proc_failed_internal"
-"""Function of Open MPI that ends ranks by a segmentation fault now and then, after the death of another rank."""
+"""Function of Open MPI that sometimes ends ranks with a segmentation fault after the death of another rank."""
 PROGRAM = """
 import os, pathlib, sys
 folder = pathlib.Path(sys.argv.pop())
@@ -39,11 +39,12 @@ def stepped(trainer, number):
 Trainer.step = stepped
 sys.exit(cli.main(sys.argv[1:]))
 """
-"""A program that tells its rank and process, when it trains and when it has a snapshot; it fails when a test asks."""
+"""A program for each rank that writes files with its process id, when training begins, and when it has a snapshot. The
+program raises an error when a test creates the file ``RANK.raise``."""
 
 
 class TrainingJob:
-    """A job that trains with ``config``, the text of a file, in ``folder``.
+    """A job that trains in ``folder`` with ``config``, the text of a configuration file.
 
     ``start``: a key of ``LAUNCHERS``, or a testbed with one rank per host. ``program``: the program of each rank, whose
     last argument is the folder. ``arguments``: further arguments of `grsgd train`.
@@ -62,7 +63,7 @@ class TrainingJob:
                 self.process = launcher.start_on(start, ranks, arguments, stdout=printed)
 
     def wait_for(self, *names):
-        """Wait until the files ``names`` are in the folder."""
+        """Wait until the files called ``names`` exist in the job's folder."""
         deadline = time.monotonic() + START_SECONDS
         while not all((self.folder / name).exists() for name in names):
             assert time.monotonic() < deadline and self.process.poll() is None, f"no {names}: {self.output()}"
@@ -85,11 +86,12 @@ class TrainingJob:
         os.kill(self.process.pid, number)
 
     def fail(self, rank):
-        """Raise an exception on this rank, in its next step."""
+        """Raise an exception on rank ``rank`` in its next step."""
         (self.folder / f"{rank}.raise").touch()
 
     def finish(self, bound) -> tuple[int, str]:
-        """Return exit code and output; the test fails if the job has not ended within ``bound`` seconds."""
+        """Return the exit code and the output of the job. Fail the test if the job has not ended within ``bound``
+        seconds."""
         try:
             code = self.process.wait(bound)
         except subprocess.TimeoutExpired:
@@ -103,7 +105,7 @@ class TrainingJob:
         return self.printed.read_text(errors="replace")
 
     def clean_up(self):
-        """End the processes that this job has left, and no others."""
+        """Kill the processes that this job has left, and no other processes."""
         if self.process.poll() is None:
             with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
@@ -117,7 +119,8 @@ class TrainingJob:
 
 @contextmanager
 def training_jobs(folder: Path) -> Iterator:
-    """Yield a function that starts a `TrainingJob` in ``folder`` from its other arguments; clean up in the end."""
+    """Yield a function that starts a `TrainingJob` in ``folder`` with the function's arguments. At the end, kill the
+    jobs' processes."""
     jobs = []
 
     def begin(start, config, **options) -> TrainingJob:
@@ -132,5 +135,5 @@ def training_jobs(folder: Path) -> Iterator:
 
 
 def reasons(output: str) -> list[str]:
-    """Return the lines in which grsgd has named an error and its rank."""
+    """Return the lines of ``output`` in which grsgd has named a failed rank and its error."""
     return re.findall(r"^grsgd: rank .*", output, re.MULTILINE)

@@ -4,14 +4,15 @@
     python -m experiments.multicast.figures --figure 12 --rounds 1
     python -m experiments.multicast.figures --dry-run             # the number of runs, and their duration
 
-Hosts on a shared medium of 100 Mbit/s run SSGD by unicast and by multicast, CSSGD with every redundancy, grouped
-schemes and ASGD. All methods use the same number of samples per step. In each round every method runs once;
-SSGD by multicast runs twice, the second time as a control. Runs that exist are not repeated, so an interrupted
-experiment continues where it stopped.
+Hosts on a shared medium of 100 Mbit/s run SSGD by unicast and by multicast, CSSGD with every redundancy, the grouped
+schemes of CSSGD, and ASGD. All methods use the same number of samples per step. In each round every method runs once;
+SSGD by multicast runs twice, the second time as a control. A run whose run file exists is not repeated, so an
+interrupted experiment continues where it stopped.
 
-The results are, for each figure, a picture and a table. The picture and the table show the measured values, and the
-values by three ways of counting packets to several nodes in the same runs. A page states which claims of the paper
-reproduce, and a CSV file has all numbers.
+The program makes a picture and a table for each figure of the paper. The picture and the table show the measured
+values. The picture and the table also show, for the same runs, the values that follow from three ways to count a
+packet to several nodes. The program also writes a page that states which claims of the paper reproduce, and a CSV file
+with all numbers.
 """
 
 import argparse
@@ -65,7 +66,7 @@ def main() -> int:
 
 
 def make_rounds(kept: KeptRuns, todo: list[Turn]) -> dict[Turn, Run]:
-    """Make the missing runs, round after round, and return all runs in ``todo``. Raises TestbedError and Unfinished."""
+    """Make the missing runs, round by round, and return all runs of ``todo``. Raises TestbedError and Unfinished."""
     runs: dict[Turn, Run] = {}
     for number, turns_of_round in groupby(todo, key=lambda turn: turn.round):
         runs |= kept.make_all(turns_of_round, f"round {number + 1}")
@@ -73,7 +74,7 @@ def make_rounds(kept: KeptRuns, todo: list[Turn]) -> dict[Turn, Run]:
 
 
 def write(options: argparse.Namespace, runs: dict[Turn, Run]):
-    """Write the pictures, tables and numbers of the figures, and print the page."""
+    """Write the pictures, tables and numbers of the figures to files, and print the results page."""
     everything = group_runs(runs)
     write_csv(list_numbers(runs), options.out / "measured.csv")
     factors = {task: asgd.factors(task, options.ranks) for task in {FIGURES[k].task for k in options.figure if k > 13}}
@@ -90,7 +91,7 @@ def write(options: argparse.Namespace, runs: dict[Turn, Run]):
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Return the command's arguments; exit with a message if they are wrong."""
+    """Parse and return the command-line arguments; exit with a message if they are wrong."""
     parser = argparse.ArgumentParser(prog=PROGRAM, description=__doc__.splitlines()[0].rstrip(":"))
     parser.add_argument("--figure", type=int, choices=FIGURES, action="append", help="figure; all by default")
     parser.add_argument("--ranks", type=int, action="append", help=f"nodes; by default {', '.join(map(str, NODES))}")

@@ -1,4 +1,7 @@
-"""The number of samples that ASGD needs, which is greater than for other methods, because ASGD's gradients are old."""
+"""The samples that ASGD needs, relative to synchronous algorithms.
+
+ASGD needs more samples, because its gradients are computed on old models.
+"""
 
 from collections.abc import Iterable
 from contextlib import suppress
@@ -19,14 +22,14 @@ from experiments.runner.scale import DESK
 from experiments.runner.store import Store
 
 RECORDED = ROOT / "docs" / "results" / DESK.name
-"""Folder of the recorded runs and tables of the scale desk."""
+"""Folder of the recorded runs and tables of experiments at the scale (size) named "desk"."""
 
 
 def factors(task: Task, nodes: Iterable[int]) -> dict[int, float]:
-    """Return the ratio of samples that ASGD and a synchronous algorithm need to the benchmark accuracy, by nodes.
+    """Return, by number of nodes, how many times as many samples ASGD needs to the benchmark accuracy as SSGD.
 
-    The ratio is of medians over the recorded trainings of one version of the code. Numbers of nodes without such
-    trainings are left out.
+    The ratio of samples is computed from medians over the recorded trainings of one version of the code. Numbers of
+    nodes without recorded trainings are left out.
     """
     with TemporaryDirectory() as folder:
         records.unpack(RECORDED, Path(folder))
@@ -39,7 +42,7 @@ def factors(task: Task, nodes: Iterable[int]) -> dict[int, float]:
 
 
 def factors_of(plan: Plan, task: Task, nodes: Iterable[int]) -> dict[int, float]:
-    """Return the ratios for `factors` from the trainings of one version of the code."""
+    """Return the ratios for `factors`, from the trainings that one version of the code made."""
     needs = plan.needs["recorded"]
     found = {}
     for n in nodes:
@@ -52,5 +55,5 @@ def factors_of(plan: Plan, task: Task, nodes: Iterable[int]) -> dict[int, float]
 
 
 def samples(plan: Plan, need: Need) -> Sample:
-    """Return the samples to the target accuracy of the trainings that ``need`` names. Raises MissingRun."""
+    """Return the number of samples to the target accuracy of each training that ``need`` names. Raises MissingRun."""
     return to_target([plan.load_run(spec) for spec in need.specs(plan.conditions, plan.rates.rate)], "samples")

@@ -1,6 +1,7 @@
-"""Figures 8 to 15 for runs over IP multicast, and verdicts on the paper's claims, in each view.
+"""The content of figures 8 to 15 of the CSSGD paper for runs over IP multicast, with verdicts on the paper's claims.
 
-A view is the measured numbers of the runs, or one way of counting packets in the runs.
+A figure is made in several views. A view is either the measured numbers of the runs, or one way to count the packets
+of the runs.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -24,16 +25,17 @@ NODES, REDUNDANCY = "nodes n", "redundancy r"
 AS_MANY = "ASGD, after as many samples"
 
 Lines = Mapping[str, Mapping[float, Sample]]
-"""Samples by label of the method, and by the value on the horizontal axis."""
+"""The lines of a figure: samples by label of the method, and by value on the horizontal axis."""
 Factors = Mapping[int, float]
-"""Ratio of the samples that ASGD and a synchronous algorithm need for one accuracy, by number of nodes."""
+"""Samples that ASGD needs for one accuracy, divided by a synchronous algorithm's samples, by number of nodes."""
 
 
 class Shown(NamedTuple):
-    """The content of a figure: its lines, its findings on claims, and a note.
+    """The content of a figure: its lines, the verdicts on claims of the paper, and a note.
 
-    lines: samples of all methods, by view. reference: samples of SSGD by multicast, by view. controls: labels that are
-    not algorithms of the paper. findings: for each claim, one finding per view. note: further information.
+    lines: samples (values by seed) of all methods, by view. reference: samples of SSGD by multicast, by view.
+    controls: labels of methods that are not in the paper. findings: for each claim, one `Finding` per view. note:
+    further information.
     """
 
     xlabel: str
@@ -46,7 +48,10 @@ class Shown(NamedTuple):
 
 
 def over(found: Found, task: Task, methods: Callable[[int], list[Method]], nodes: Iterable[int], value) -> dict:
-    """Return the lines of each view over the numbers of nodes; ``value``: function from a run to the plotted value."""
+    """Return the lines of a figure over the numbers of nodes, by view.
+
+    ``value``: function from a run to the plotted value.
+    """
     names = dict.fromkeys(method for n in nodes for method in methods(n))
     return {
         view: {
@@ -58,11 +63,14 @@ def over(found: Found, task: Task, methods: Callable[[int], list[Method]], nodes
 
 
 def finding(claim: str, cases: Callable[[Network], list[Case]]) -> dict[str, dict[Network, Finding]]:
-    """Return the finding on a claim in each view; ``cases``: function from a view to the cases."""
+    """Return the `Finding` on a claim in each view.
+
+    ``cases``: function from a view to the comparisons (cases) that decide the claim.
+    """
     return {claim: {view: Finding(claim, view.name, decide.corrected(cases(view))) for view in VIEWS}}
 
 
-# ---- figures 8 to 11
+# ---- functions for figures 8 to 11 of the paper
 
 
 def show_time(task: Task, found: Found, nodes: list[int], factors: Factors) -> Shown:
@@ -85,7 +93,7 @@ def comparisons(
     compare: Callable[..., Case],
     view: Network,
 ) -> list[Case]:
-    """Return, for each number of nodes, the cases of fixed redundancies against ``baselines`` and against controls.
+    """Return, for each number of nodes, the comparisons of fixed redundancies with ``baselines`` and with controls.
 
     compare: function that compares two samples and returns a `Case` with the verdict.
     """
@@ -102,7 +110,7 @@ def of_nodes(ylabel: str, lines: dict[Network, Lines], findings: dict[str, dict[
     return Shown(NODES, ylabel, lines, reference, (RING.name,), findings)
 
 
-# ---- figures 12 and 13
+# ---- functions for figures 12 and 13 of the paper
 
 
 def show_redundancies(task: Task, found: Found, nodes: list[int], factors: Factors) -> Shown:
@@ -133,7 +141,7 @@ def show_redundancies(task: Task, found: Found, nodes: list[int], factors: Facto
     return Shown(REDUNDANCY, SECONDS, times, reference, (redundancy.OURS,), findings, note)
 
 
-# ---- figures 14 and 15
+# ---- functions for figures 14 and 15 of the paper
 
 
 def show_best(task: Task, found: Found, nodes: list[int], factors: Factors) -> Shown:
@@ -153,7 +161,10 @@ def show_best(task: Task, found: Found, nodes: list[int], factors: Factors) -> S
 
 
 def times_of_best(found: Found, task: Task, view: Network, n: int, factors: Factors) -> dict[str, Sample]:
-    """Return the seconds of a step, by name of the method; for ASGD, the seconds of equal progress in training."""
+    """Return the seconds of a step, by name of the method.
+
+    For ASGD, these are the seconds in which the training progresses as far as in a step of the other methods.
+    """
     chosen = {name: best_redundancy.best(found, task, view, name, n) for name in (CSSGD, OURS)}
     chosen |= {MULTICAST.name: MULTICAST, AS_MANY: ASGD, RING.name: RING, NOTHING_SENT: coded(n)}
     times = {name: tasks.step_seconds(found, task, view, method, n) for name, method in chosen.items()}
@@ -168,10 +179,11 @@ def asgd_in_words(factors: Factors) -> str:
 
 
 class Figure(NamedTuple):
-    """A figure of the paper.
+    """A figure of the paper, with the functions that choose its runs and make its content.
 
-    methods: function from the number of nodes to the methods that the figure needs. is_of_most: whether the figure
-    needs only the greatest number of nodes. show: function from task, runs, nodes and factors of ASGD to the content.
+    methods: function from the number of nodes to the methods that the figure shows. is_of_most: True if the figure
+    shows only the greatest number of nodes. show: function from task, runs, numbers of nodes and ASGD's `Factors` to
+    the content.
     """
 
     task: Task
@@ -187,7 +199,7 @@ KINDS = {
     (12, 13): ("time over the redundancy", plan.of_redundancies, True, show_redundancies),
     (14, 15): ("time over nodes with the best redundancy", plan.of_best, False, show_best),
 }
-"""Kinds of figures, by two numbers in the paper: the figure for the DNN, and the figure for the CNN."""
+"""Kinds of figures, by the numbers of the kind's two figures in the paper: for the DNN, and for the CNN."""
 FIGURES = {
     number: Figure(DNN if number == of_dnn else CNN, *kind)
     for (of_dnn, of_cnn), kind in KINDS.items()
@@ -196,7 +208,7 @@ FIGURES = {
 
 
 def wanted(numbers: Iterable[int], nodes: list[int]) -> dict[Task, dict[int, list[Method]]]:
-    """Return the methods that the figures with these numbers need, by task and number of nodes."""
+    """Return the methods that the figures ``numbers`` show, by task and number of nodes."""
     needed: dict[Task, dict[int, list[Method]]] = {}
     for number in numbers:
         figure = FIGURES[number]

@@ -1,4 +1,4 @@
-"""The page with figures 8 to 15 as pictures and tables, and with the claims of the paper that reproduce."""
+"""The results page with figures 8 to 15 as pictures and tables, and with the paper's claims that reproduce."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -32,7 +32,7 @@ SPREAD = f"its 95 % interval by Student's t, or, of fewer than {MIN_FOR_INTERVAL
 
 
 def draw_figure(number: int, shown: Shown, folder: Path):
-    """Write the views of a figure side by side, on one scale, as PDF, PNG and SVG, and the figure's numbers as CSV."""
+    """Draw the views of a figure side by side with equal axes, as PDF, PNG and SVG, and write its numbers as CSV."""
     panels = [
         draw.Panel(title(view), shown.xlabel, shown.ylabel, lines, controls=shown.controls, logy=True)
         for view, lines in shown.lines.items()
@@ -48,7 +48,7 @@ def draw_figure(number: int, shown: Shown, folder: Path):
 
 
 def page(shown: Mapping[int, Shown], found: Found, nodes: list[int], rounds: int) -> Iterator[str]:
-    """Yield the paragraphs of the page, in Markdown."""
+    """Yield the paragraphs of the results page, in Markdown."""
     names = ", ".join(dict.fromkeys(FIGURES[number].task.name for number in shown))
     yield (
         f"{names}; {', '.join(map(str, nodes))} nodes; {rounds} rounds of {STEPS} steps. Medians, and the share of "
@@ -68,7 +68,10 @@ def page(shown: Mapping[int, Shown], found: Found, nodes: list[int], rounds: int
 
 
 def table(shown: Shown) -> str:
-    """Return the table of medians, and of ratios to SSGD by multicast; measured ratios have an interval or range."""
+    """Return a figure's table of medians, and of ratios to SSGD by multicast.
+
+    In the table, a measured ratio has its 95 % interval or its range.
+    """
     rows = []
     for x in sorted({x for points in shown.lines[IP].values() for x in points}):
         for label, points in shown.lines[IP].items():
@@ -86,19 +89,19 @@ def amount(shown: Shown, of: Sample) -> str:
 
 
 def share(ours: Sample, reference: Sample) -> Sample:
-    """Return the ratios of ``ours`` to ``reference``, round by round."""
+    """Return the ratios of the values in ``ours`` to the values in ``reference``, round by round."""
     return tasks.combined(lambda own, other: own / other, ours, reference)
 
 
 def sentence(claim: str) -> str:
-    """Return the paper's claim as text, with its number if it states one."""
+    """Return the paper's claim as text, with the paper's number if the claim has one."""
     about = read_claims([papers.folder("cssgd")])[claim]
     number = paper_figure(about)
     return about["statement"] + (f" The paper: {number}." if number != NO_NUMBER else "")
 
 
 def words(finding: Finding) -> str:
-    """Return the verdict and the middle case as text, with the word "round" in place of "seed"."""
+    """Return the verdict on a claim and the median comparison as text, with the word "round" in place of "seed"."""
     return "; ".join(filter(None, [finding.verdict, middle(finding.cases).replace(" seed", " round")])) + "."
 
 
@@ -116,7 +119,10 @@ def controls(found: Found) -> Iterator[str]:
 
 
 def summary(shown: Mapping[int, Shown]) -> Iterator[str]:
-    """Yield a table of all claims by figure and view, then the cases in which partly supported claims hold."""
+    """Yield a table of the verdicts on all claims by figure and view.
+
+    The second text lists the comparisons that support claims which are supported only in part.
+    """
     rows, held = [], []
     for number, each in shown.items():
         for claim, found in each.findings.items():
@@ -133,7 +139,7 @@ def figure_name(number: int) -> str:
 
 
 def where_it_holds(finding: Finding) -> str:
-    """Return a text with the cases in which a claim is supported, each with its baseline."""
+    """Return a text that lists the comparisons which support a claim, each with its baseline."""
     return "; ".join(
         f"{case.condition} (against {case.baseline})" for case in finding.evidence if case.verdict == SUPPORTED
     )

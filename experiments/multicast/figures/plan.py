@@ -1,4 +1,4 @@
-"""The runs for figures 8 to 15 of CSSGD: the methods of each figure, numbers of nodes, and rounds.
+"""The runs for figures 8 to 15 of the CSSGD paper: methods of each figure, numbers of nodes, and rounds.
 
 A run that several figures need is made once.
 """
@@ -15,33 +15,38 @@ from experiments.runner.run_spec import MEASURED, RunSpec
 from experiments.runner.scale import SMOKE
 
 IP = Network("by IP multicast", MEASURED, "shared")
-"""The network of measured runs."""
+"""The network of the measured runs: a shared medium with IP multicast."""
 NODES = 4, 6, 8
-"""Numbers of nodes if the option ``--nodes`` is not given."""
+"""Numbers of nodes if the command-line option ``--nodes`` is not given."""
 ALLOWED_NODES = range(3, 9)
-"""Allowed numbers of nodes; with more, a step of the CNN has fewer samples than CSSGD has blocks."""
+"""Numbers of nodes that the option allows.
+
+With more than 8 nodes, a step of the CNN would have fewer samples than CSSGD has blocks.
+"""
 CPU = 0.2
-"""Cores of each host of the testbed."""
+"""Number of cores of each host of the testbed."""
 STEPS = tasks.TIMED_STEPS
 TESTED = 100
-"""Number of test images, which affects no result; each class has 40 images."""
+"""Number of test images, which affects no result of the figures."""
 WAIT_SECONDS = 120.0
-"""Greatest number of seconds that ranks wait for each other."""
+"""Greatest number of seconds that a rank waits for another rank."""
 AGAIN = Method(f"{MULTICAST.name}, again", MULTICAST.config)
-"""The control: the reference, SSGD by multicast, once more, with other data."""
+"""The control: a repetition of the reference, SSGD by multicast, with other data."""
 OTHER_DATA = 1000
 """Number added to the seed of the control, so that its data differ from the reference's."""
 CONDITIONS = Conditions(SMOKE, emulated=True)
 
 
 class Small(NamedTuple):
-    """A task reduced so that a step is short: its images are half as wide and high as in the paper.
+    """A task of the paper on smaller data and with a smaller model, so that a training step is short.
 
-    The layers of its model have about a quarter of the parameters in the paper.
+    The images of the reduced task are half as wide and half as high as the images in the paper. The layers of the
+    reduced task's model have about a quarter of the parameters of the paper's model.
 
-    compute_seconds: seconds of a core for a gradient. With a host's part of a core, Tcomm / Tcalc of SSGD by multicast
-    on 8 nodes is 9 (DNN) or 4 (CNN). Thus, the paper's model has its optimum where the paper states it, at r = 3 and
-    r = 2, because r (r-1) <= Tcomm / Tcalc <= r (r+1). model_bytes: approximate bytes of the model.
+    compute_seconds: seconds in which one whole core computes a gradient. On a host, which has `CPU` cores, the ratio of
+    communication to computing (Tcomm / Tcalc) of SSGD by multicast on 8 nodes is 9 (DNN) or 4 (CNN). In the paper's
+    model, redundancy r is the best if r (r-1) <= Tcomm / Tcalc <= r (r+1). The best redundancy is therefore 3 (DNN) or
+    2 (CNN), as the paper states. model_bytes: approximate size of the model in bytes.
     """
 
     shape: tuple[int, int, int]
@@ -53,7 +58,10 @@ SMALL = {DNN: Small((1, 14, 14), 0.0124, 0.87e6), CNN: Small((3, 16, 16), 0.0194
 
 
 class Turn(NamedTuple):
-    """A run of one method in a round; each round has one run of every method for every task and number of nodes."""
+    """A run of one method in one round.
+
+    A round has one run of every method for every task and number of nodes.
+    """
 
     round: int
     task: Task
@@ -61,7 +69,10 @@ class Turn(NamedTuple):
     method: Method
 
     def spec(self) -> RunSpec:
-        """Return the specification of the run; ASGD has one more rank, the server."""
+        """Return the specification of the run.
+
+        ASGD has one rank more than nodes, for the server.
+        """
         small = SMALL[self.task]
         replaced = ['data.name="synthetic"', f"data.shape={json.dumps(small.shape)}", f"data.only_test={TESTED}"]
         replaced += [f"train.compute_seconds={small.compute_seconds}", f"comm.timeout={WAIT_SECONDS}"]
@@ -80,7 +91,7 @@ class Turn(NamedTuple):
         return f"{self.task.name}, {self.nodes} nodes, {self.method.name}, round {self.round + 1}"
 
 
-    # ---- the methods of the figures
+    # ---- functions that list the methods of each figure
 
 
 def of_time(n: int) -> list[Method]:
@@ -100,9 +111,10 @@ def of_best(n: int) -> list[Method]:
 
 
 def turns(wanted: dict[Task, dict[int, list[Method]]], rounds: int) -> Iterator[Turn]:
-    """Yield all runs, round after round.
+    """Yield all runs, round by round.
 
-    wanted: the methods, by task and number of nodes; runs of the reference and its control are added.
+    wanted: the methods of the figures, by task and number of nodes. The reference (SSGD by multicast) and its control
+    are added to the methods.
     """
     for number in range(rounds):
         for task, by_nodes in wanted.items():

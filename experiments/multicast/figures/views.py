@@ -1,4 +1,4 @@
-"""The views of the runs: the measured numbers, and the numbers by each of three ways of counting packets."""
+"""The views of the runs: the measured numbers, and the numbers by each of three ways to count packets."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -26,7 +26,10 @@ def title(view: Network) -> str:
 
 
 def group_runs(runs: Mapping[Turn, Run]) -> Found:
-    """Return the runs by task, view, method and nodes, as the papers' tables need them; a run's seed is its round."""
+    """Return the runs by task, view, method and number of nodes, as the tables of the papers need them.
+
+    The seed of each run is replaced by its round.
+    """
     by_key: dict[tuple, list[Run]] = {}
     for turn, run in runs.items():
         run = replace(run, attributes=run.attributes | {"seed": turn.round})
@@ -37,10 +40,11 @@ def group_runs(runs: Mapping[Turn, Run]) -> Found:
 
 
 def accounted(run: Run, method: Method, how: tuple[str, str]) -> Run:
-    """Return the run with counted bytes, and with the time of these bytes at the medium's rate.
+    """Return a copy of the run with counted bytes, and with the seconds that the medium needs to carry these bytes.
 
-    Counted values replace measured values. The run's computing time is unchanged. In ASGD, the medium carries messages
-    while other nodes compute.
+    In the copy of the run, the counted values replace the measured values. The copy has the computing time of the
+    measured run. In ASGD, the medium carries messages while other nodes compute, so only the seconds beyond the
+    computing count.
     """
     steps, computing = run.ranks["steps"], run.ranks["compute_seconds"]
     megabytes = counted({method: megabytes_of(run)}, method, how)
@@ -62,15 +66,18 @@ def steps_of(run: Run) -> float:
 
 
 def megabytes_sent(run: Run) -> float:
-    """Return the MB that the interfaces of all nodes send in a step; in views that count, the counted MB."""
+    """Return the MB that the network interfaces of all nodes send in a step.
+
+    For a run from `accounted`, the returned number is the counted MB.
+    """
     return float(run.traffic["interface"][:, 0].sum()) / steps_of(run) / 1e6
 
 
-# ---- as numbers
+# ---- functions that list the numbers of runs
 
 
 class FigureRun(NamedTuple):
-    """The first columns of a row of the CSV file, which identify a run."""
+    """The first columns of a CSV row: task, number of nodes, method and round, which identify a run."""
 
     task: str
     nodes: int
@@ -79,11 +86,12 @@ class FigureRun(NamedTuple):
 
 
 class FigureNumbers(NamedTuple):
-    """The numbers of a run, mostly per step of all nodes.
+    """The numbers of a run in the CSV file; most are means per step, summed over all nodes.
 
-    seconds: seconds of a step. computing: seconds in which a node computes. interfaces: MB that interfaces sent,
-    including headers, acknowledgements and repairs. once, per_receiver: MB of payload; a packet to several receivers
-    counts once, or once per receiver. repaired: MB that were sent again. samples: samples of all steps.
+    seconds: seconds of a step. computing: seconds in which a node computes in a step. interfaces: MB that network
+    interfaces sent, including headers, acknowledgements and repairs. once, per_receiver: MB of payload, in which a
+    packet to several receivers counts once, or once per receiver. repaired: MB that were sent again after a loss.
+    samples: samples of the whole run.
     """
 
     seconds: float

@@ -1,4 +1,4 @@
-"""Figures on the effect of adaptive exchanges, apart from sending less, and of choices that the paper leaves open."""
+"""Figures on the effect of adaptive exchanges at equal traffic, and on choices that the paper leaves open."""
 
 import numpy as np
 
@@ -44,13 +44,13 @@ OPTIONS = {
     "threshold for each layer": ((*GOSSIP[AUTOMATIC], 'algorithm.metric="layerwise"'), BASELINE),
     "pushes in place of exchanges": ((*GOSSIP[AUTOMATIC], PUSH), (*BASELINE, PUSH)),
 }
-"""Choices that are inferred, because the paper is silent, each with the baseline that it is compared with.
+"""Choices that are inferred, because the paper does not state them, each with the baseline with which it is compared.
 
-The last three choices use the method `AUTOMATIC`.
+The last three choices in ``OPTIONS`` are variants of the method `AUTOMATIC`.
 """
 
 
-# ---- at equal traffic
+# ---- the comparison at equal traffic
 
 
 def equal_traffic_needs(conditions):
@@ -85,10 +85,10 @@ def show_equal_traffic(found, section):
 
 
 def at_equal_bytes(sent, seconds, periodic, megabytes):
-    """Return the seconds that a fixed period would take if it sent ``megabytes``, by seed.
+    """Return, by seed, the seconds to the target that a fixed period of exchanges would take if it sent ``megabytes``.
 
-    The value of a seed is None if all periods with a known time to the target send more, or all send less. sent,
-    seconds: samples by name. periodic: the names of the fixed periods.
+    The value of a seed is None if ``megabytes`` is outside the range of the MB that the fixed periods send. sent,
+    seconds: samples (values by seed) by name of the method. periodic: the names of the methods with fixed periods.
     """
     times = {}
     for seed, wanted in megabytes.values.items():
@@ -103,7 +103,7 @@ TITLE = "Time with exchanges by change, compared with a fixed period that sends 
 register("adgossip-equal-traffic", TITLE, equal_traffic_needs, show_equal_traffic)
 
 
-# ---- over the rate of the links
+# ---- the comparison at several rates of the links
 
 
 ALLREDUCE = "ring all-reduce"
@@ -117,7 +117,7 @@ LINKS = LinkRates(
 register("adgossip-links", "The link rates at which exchanges by change save time", LINKS.needs, LINKS.show)
 
 
-# ---- options that the paper leaves open
+# ---- the comparison of options that the paper leaves open
 
 
 def robustness_needs(conditions):
@@ -143,7 +143,7 @@ TITLE = "The verdict on time with other choices where the paper is silent"
 register("adgossip-robustness", TITLE, robustness_needs, show_robustness)
 
 
-# ---- a constant threshold
+# ---- the effect of the constant threshold
 
 
 def threshold_needs(conditions):
@@ -183,7 +183,7 @@ def show_threshold(found, section):
 register("adgossip-theta", "Accuracy and bytes over the threshold", threshold_needs, show_threshold)
 
 
-# ---- exchanges over a training
+# ---- the rate of exchanges in the course of a training
 
 
 def exchange_rate_needs(conditions):
@@ -207,9 +207,9 @@ def show_exchange_rate(found, section):
 
 
 def rates_of_halves(shorter, longer):
-    """Return the exchanges per step in the first half and in the second half of a training, as two samples.
+    """Return the exchanges per step in the first and in the second half of a training, as two samples by seed.
 
-    shorter: runs of half the length. longer: runs of the whole length.
+    shorter: runs of half the training's length. longer: runs of the training's whole length.
     """
     early, all_of_it = (
         {run.attributes["seed"]: np.array([exchanges(run), run.ranks["steps"].sum()]) for run in runs}

@@ -1,4 +1,4 @@
-"""Trainings that the figures of adaptive gossip share, with functions that measure, show and compare their runs."""
+"""Trainings that several figures of adaptive gossip use, with functions that measure, show and compare the runs."""
 
 from collections.abc import Callable, Mapping
 
@@ -22,9 +22,9 @@ EVERY_STEP, EQUAL_TRAFFIC = "exchanges every step", "exchanges every 12 steps"
 MOVED = 'algorithm.threshold="auto"'
 ADAPTIVE = {CONSTANT: ("adgossip/adaptive",), AUTOMATIC: ("adgossip/adaptive", MOVED)}
 PERIODIC = {EVERY_STEP: ("adgossip/gossip_1",), "exchanges every 10 steps": ("adgossip/gossip_10",)}
-"""The baselines: exchanges after a fixed period; the period of the paper's baseline is unknown."""
+"""The baselines, which exchange models after a fixed period; the period of the paper's baseline is unknown."""
 GOSSIP = ADAPTIVE | PERIODIC | {EQUAL_TRAFFIC: ("adgossip/gossip_10", "algorithm.period=12")}
-"""Configurations with their overrides, by name of the method."""
+"""Configuration of each method with its overrides, by name of the method."""
 NO_COMMUNICATION = "adgossip/alone"
 GREY = (EQUAL_TRAFFIC, NEVER, ALONE)
 SENT, SECONDS = "sent until the target [MB]", "seconds to the target"
@@ -33,51 +33,54 @@ FEWER_BYTES = "% fewer bytes"
 
 
 def setting(conditions: Conditions, config: str, *overrides: str) -> Setting:
-    """Return a setting with slow links, on the number of ranks for which learning rates are tuned."""
+    """Return the setting of a run with slow links, on the number of ranks for which learning rates are tuned."""
     return Setting(config, conditions.scale.tuning_ranks, SIMULATED, SLOW_LINKS, overrides)
 
 
 def until_target(conditions: Conditions, config: str, *overrides: str) -> Trainings:
-    """Return the need for trainings that may end at the target accuracy."""
+    """Return the specification of trainings that may end when they reach the target accuracy."""
     return Trainings(setting(conditions, config, *overrides, *STOPS_AT_TARGET))
 
 
 def whole(conditions: Conditions, config: str, *overrides: str) -> Trainings:
-    """Return the need for trainings that are judged at their end; every rank's own model is evaluated, too."""
+    """Return the specification of trainings whose final accuracy counts.
+
+    The model of every single rank is evaluated in addition to the average.
+    """
     return Trainings(setting(conditions, config, *overrides, "train.snapshots=1", "train.evaluate_replicas=true"))
 
 
 def paper_number(claim: str) -> float:
-    """Return the least number, in per cent, that the paper states for a claim."""
+    """Return the least effect, in per cent, that the paper states for a claim."""
     return read_claims([papers.folder("adgossip")])[claim]["low"]
 
 
-# ---- numbers of runs
+# ---- functions that compute numbers of runs
 
 
 def each(measure: Callable[[Run], float | None], found: Mapping[str, list[Run]]) -> dict[str, Sample]:
-    """Return the number that ``measure`` computes for each run, as samples by the names of the needs."""
+    """Return the number that ``measure`` computes for each run, as one sample (values by seed) per method."""
     return {name: sample.of(runs, measure) for name, runs in found.items()}
 
 
 def accuracy_at_the_end(run: Run, column: str = "test_accuracy") -> float:
-    """Return the last test accuracy of a run, in per cent.
+    """Return the test accuracy at the end of a run, in per cent.
 
-    Compared runs have the same length, except for a step or two of ranks that do not wait.
+    The compared runs have equally many steps, except for a step or two of ranks that do not wait.
     """
     return 100 * last_value(run, column)
 
 
 def exchanges(run: Run) -> float:
-    """Return the number of exchanges in the run; each exchange sends two models."""
+    """Return the number of exchanges of models in the run; in each exchange, two models are sent."""
     return bytes_sent(run) / (2 * run.attributes["model_bytes"])
 
 
 def columns_until_target(found: Mapping[str, list[Run]]) -> dict[str, dict[str, Sample]]:
-    """Return four numbers of trainings until the target accuracy, by title and by name of the method.
+    """Return four numbers of trainings until the target accuracy, by title of the number and by name of the method.
 
     The numbers are the MB that all ranks send, the seconds, the exchanges per step, and the consensus distance. The MB
-    are the samples to the target times the bytes per sample.
+    are the number of samples to the target times the bytes that are sent per sample.
     """
     megabytes = each(lambda run: bytes_sent(run) / samples(run) / 1e6, found)
     return {
@@ -88,16 +91,16 @@ def columns_until_target(found: Mapping[str, list[Run]]) -> dict[str, dict[str, 
     }
 
 
-    # ---- figures and tables
+    # ---- functions that draw figures and write tables
 
 
 def show_columns(
     section: Section, caption: str, columns: dict[str, dict[str, Sample]], times: bool = True, unit: str = ""
 ):
-    """Draw bars of samples by name of the method, and write a table of the samples.
+    """Draw the samples (values by seed) as bars by name of the method, and write them as a table.
 
-    columns: the samples, by title. times: whether some columns are times. unit: unit of all columns; "" if the titles
-    state it.
+    columns: by title, the samples of all methods. times: whether some columns are times. unit: unit of all columns; ""
+    if the titles state the unit.
     """
     panels = [
         Panel(what, "", unit, bars={name: {"": value} for name, value in values.items()}, controls=GREY)
@@ -108,7 +111,7 @@ def show_columns(
 
 
 def show_table(section: Section, caption: str, first: str, columns: dict[str, dict[str, Sample]]):
-    """Write a table with a row for each name in any column; ``first``: the header of the names."""
+    """Write a table with a row for each name in any of the columns; ``first`` is the header of the column of names."""
     names = dict.fromkeys(name for values in columns.values() for name in values)
     rows = [[name, *(values[name].text() if name in values else "" for values in columns.values())] for name in names]
     section.table(caption, [first, *columns], rows)
@@ -117,11 +120,11 @@ def show_table(section: Section, caption: str, first: str, columns: dict[str, di
 def adaptive_against_others(
     values: dict[str, Sample], condition: str, number: float | None = None, **options
 ) -> list[Case]:
-    """Return cases (comparisons) that test whether each adaptive method is less than each other method.
+    """Return comparisons (cases) that test whether each adaptive method needs less than each other method.
 
-    Comparisons with the baselines are evidence, and all others are controls. values: samples by name. condition: the
-    condition, to which the method's name is added. number: the paper's number, with which only evidence is compared.
-    options: further arguments of ``decide.less``.
+    Comparisons with the paper's baselines are evidence, and all other comparisons are controls. values: samples by
+    name of the method. condition: text of the condition, to which the name of the adaptive method is added. number:
+    the paper's number, with which only evidence is compared. options: further arguments of ``decide.less``.
     """
     return [
         decide.less(

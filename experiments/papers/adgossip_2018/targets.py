@@ -1,11 +1,11 @@
 """Figures on the claims of adaptive gossip (Ho, Wu, Liu 2018).
 
-The figures compare exchanges after a large change of the model with exchanges after a fixed period.
+The figures compare exchanges that follow a large change of the model with exchanges after a fixed period.
 """
 
 from functools import partial
 
-from experiments.papers.adgossip_2018 import adapting, together  # noqa: F401 register their targets
+from experiments.papers.adgossip_2018 import adapting, together  # noqa: F401 these imports register targets
 from experiments.papers.adgossip_2018.runs import (
     ADAPTIVE,
     AUTOMATIC,
@@ -51,7 +51,10 @@ PLACES = {
     "slow links, measured": ({"source": MEASURED}, (CONSTANT, EVERY_STEP)),
     "fast links": ({"scenario": EQUAL, "link": Link("1gbit", nominal=True)}, (CONSTANT, EVERY_STEP)),
 }
-"""Conditions under which times are compared: changes of the setting with slow simulated links, and compared methods."""
+"""Conditions of the comparison of times, by name.
+
+A condition has changes of the setting with slow simulated links, and the names of the compared methods.
+"""
 MODELS = {"averaged model": "test_accuracy", "worst of the ranks' models": "test_accuracy_min"}
 BYTES = (
     "bytes of payload that all ranks send until the target accuracy, computed as samples to the target times bytes per "
@@ -65,7 +68,7 @@ CHOSEN_RATE_NOTE = (
 )
 
 
-# ---- traffic
+# ---- figures on traffic
 
 
 def traffic_needs(conditions):
@@ -95,7 +98,7 @@ def show_traffic(found, section):
 register("adgossip-traffic", "Bytes until a fixed accuracy, against fixed periods", traffic_needs, show_traffic)
 
 
-# ---- time
+# ---- figures on time
 
 
 def time_needs(conditions):
@@ -109,9 +112,9 @@ def time_needs(conditions):
 
 
 def seeds(conditions, place):
-    """Return the number of seeds: at most three for measured runs, which take minutes each.
+    """Return the number of seeds for a condition: at most three for measured runs, which take minutes each.
 
-    For simulated runs, None is returned, so that the scale determines the number.
+    For simulated runs, None is returned, so that the number of seeds follows from the experiment's scale (size).
     """
     return min(CLOCK_SEEDS, conditions.scale.clock_seeds) if source_of(place) == MEASURED else None
 
@@ -140,7 +143,7 @@ def show_time(found, section):
 register("adgossip-time", "Time to a fixed accuracy, against fixed periods", time_needs, show_time)
 
 
-# ---- accuracy
+# ---- figures on accuracy
 
 
 def accuracy_needs(conditions):
@@ -173,7 +176,7 @@ def show_accuracy(found, section):
 register("adgossip-accuracy", "Accuracy, compared with fixed periods", accuracy_needs, show_accuracy)
 
 
-# ---- elastic averaging
+# ---- figures on elastic averaging
 
 
 def elastic_needs(conditions):

@@ -61,12 +61,13 @@ def show(found, section):
 
 
 def all_of(cases: Sequence[Case], condition: str, baseline: str) -> Case:
-    """Return a case that tests whether the claims of all cases hold together.
+    """Return a comparison (case) that tests whether the claims of all ``cases`` hold at once.
 
-    The verdict of the returned case is "supported" if all cases are supported. The verdict is "refuted" if a case is
-    refuted or shows no difference, and "inconclusive" in all remaining situations. The p value is the greatest of all
-    cases if all are supported, or else the least of the refuted cases, if any. The note of a refuted case names the
-    effects of the cases that refute it.
+    The verdict of the returned case is "supported" if all ``cases`` are supported. The verdict of the returned case is
+    "refuted" if one of ``cases`` is refuted or shows no difference. If some cases are undecided, and none is refuted
+    or shows no difference, the verdict of the returned case is "inconclusive". The p value of the returned case is the
+    greatest p value of ``cases`` if all are supported. If some are refuted, it is the least p value of the refuted
+    cases. The note of a returned case with the verdict "refuted" names the effects that refute the claims.
     """
     failing = [case for case in cases if case.verdict in (REFUTED, ALIKE)]
     if failing:

@@ -1,4 +1,4 @@
-"""The comparison of accuracies after the same number of samples with each strategy of a parameter server."""
+"""The comparison of the accuracies that the strategies of a parameter server reach after equally many samples."""
 
 from experiments.papers.adsp_2024 import compared
 from experiments.papers.adsp_2024.compared import CONFIGS, MAX_POINTS, OTHERS, OURS, RANDOM, UP_TO
@@ -13,9 +13,9 @@ from experiments.tables.targets import Found
 from grsgd.runs.run_file import Run
 
 UNLIKE, UNLIKE_SHARDS = "random delays, unlike shards", ("data.alpha=0.5",)
-"""A condition with classes spread unevenly over workers (Dirichlet), so that late gradients cost more."""
+"""A condition in which classes are spread unevenly over the workers (Dirichlet), so that late gradients cost more."""
 MARGIN = 1.0
-"""Greatest loss of accuracy, in points, that counts as no loss."""
+"""Greatest loss of accuracy, in percentage points, that counts as no loss."""
 ACCOUNTING = "mean test accuracy of the last three snapshots, on the whole test set, after the same number of samples"
 
 
@@ -68,5 +68,5 @@ def show(found: Found, section: Section) -> None:
 
 
 def curve(run: Run) -> tuple:
-    """Return the run's seed and its curve: thousands of samples, and the accuracy in per cent."""
+    """Return the run's seed and its curve: at each snapshot, thousands of samples and the accuracy in per cent."""
     return run.attributes["seed"], (run.curve["samples"] / 1000, 100 * run.curve["test_accuracy"])

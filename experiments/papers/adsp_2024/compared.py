@@ -1,4 +1,4 @@
-"""Comparisons of strategies of a parameter server: the delays of the workers, and the comparisons at each scale."""
+"""Comparisons of strategies of a parameter server with delayed workers, by scale (size of the experiment)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,25 +26,27 @@ UP_TO = (
 )
 
 SLOW = 1
-"""Number of the worker that may be slow in all its steps."""
+"""Number of the worker that computes every step more slowly in some runs."""
 STEP_SECONDS = {"desk": 0.1}
 DEFAULT_STEP_SECONDS = 0.005
-"""Approximate seconds of a worker's step, by the scale's name; at SCALE=desk for the CNN on a fifth of a core.
+"""Approximate seconds of a worker's step, by the scale's name.
 
-The default is the time of the very small network, which also approximates the CNN on a GPU.
+At SCALE=desk, a step of the CNN on a fifth of a core takes about 0.1 s. The default step time holds for the very small
+network, and approximately for the CNN on a GPU.
 """
 DESK_SEEDS = 10
-"""Number of seeds of trainings that decide a claim at SCALE=desk."""
+"""Number of seeds of the trainings that decide a claim at SCALE=desk."""
 SMALL = ("tiny", "smoke", "desk")
-"""Scales that leave out the least important comparisons."""
+"""Scales (sizes of experiments) in which the least important comparisons are left out."""
 
 
 @dataclass(frozen=True)
 class Delays:
-    """The delays of the workers; the server has no delays.
+    """The delays of the workers in a run; the server has no delays.
 
-    factor: how many times more slowly worker ``SLOW`` computes. probability: probability that a step of any worker is
-    longer. steps: mean additional time of a longer step, in steps, exponentially distributed.
+    factor: how many times more slowly worker ``SLOW`` computes. probability: probability with which a step of any
+    worker takes longer. steps: mean additional time of a longer step, in steps; the additional times are exponentially
+    distributed.
     """
 
     name: str
@@ -79,22 +81,22 @@ def is_small(conditions: Conditions) -> bool:
 
 
 def deciding(conditions: Conditions) -> tuple[Delays, ...]:
-    """Return the delays of the trainings in which strategies are compared."""
+    """Return the delays of the workers with which strategies are compared in simulated time."""
     return (RANDOM, CONSTANT) if is_small(conditions) else (NONE, *DELAYED)
 
 
 def measured(conditions: Conditions) -> list[tuple[Delays, str]]:
-    """Return pairs of delays and a strategy's name, for the comparison in measured runs."""
+    """Return pairs of delays and a strategy's name: the measured runs in which strategies are compared."""
     delays, names = ((RANDOM,), (OURS, "BSP", "ASP")) if is_small(conditions) else ((RANDOM, CONSTANT), CONFIGS)
     n = workers(conditions, MEASURED)
     return [(d, name) for d in delays if conditions.can_be(MEASURED, d.scenario(conditions, n)) for name in names]
 
 
 def against_range(cases: Sequence[Case], least: float | None, most: float) -> list[Case]:
-    """Return the cases (comparisons), of which two per source of times are compared with the paper's numbers.
+    """Return ``cases`` (comparisons), with the paper's numbers added to two of them for each source of times.
 
-    For each source of times, the greatest estimate of the evidence is compared with the paper's greatest number. The
-    least estimate is compared with the paper's least number, if the paper states one.
+    For each source of times (simulated or measured), the greatest effect is compared with the paper's greatest number.
+    For each source of times, the least effect is compared with the paper's least number, if the paper states one.
     """
     ends: dict[Case, float] = {}
     for source in dict.fromkeys(case.source for case in cases):
@@ -105,19 +107,19 @@ def against_range(cases: Sequence[Case], least: float | None, most: float) -> li
 
 
 def workers(conditions: Conditions, source: str = SIMULATED) -> int:
-    """Return the number of workers in runs with the given source of times."""
+    """Return the number of workers in runs with the given source of times (simulated or measured)."""
     return min(conditions.scale.clock_ranks) if source == MEASURED else conditions.scale.tuning_ranks
 
 
 def where(conditions: Conditions, source: str = SIMULATED) -> str:
-    """Return the source of times and the number of workers as text."""
+    """Return the source of times (simulated or measured) and the number of workers as text."""
     return f"{SOURCES[source]}, n = {workers(conditions, source)}"
 
 
 def training(
     conditions: Conditions, name: str, delays: Delays, source: str = SIMULATED, overrides: tuple[str, ...] = ()
 ) -> Trainings:
-    """Return the need for trainings with the strategy ``name``."""
+    """Return the specification of trainings with the strategy ``name`` and the given delays."""
     n = workers(conditions, source)
     tuned_with = () if source == TIMING_ONLY else tuned_under(conditions, delays)
     setting = Setting(CONFIGS[name], n, source, delays.scenario(conditions, n), overrides, tuned_with=tuned_with)
@@ -125,18 +127,20 @@ def training(
 
 
 def tuned_under(conditions: Conditions, delays: Delays) -> tuple[str, ...]:
-    """Return the overrides for trials of learning rates: the delays of the workers.
+    """Return the overrides of the runs that tune learning rates, which add the delays of the workers.
 
-    The trials need the delays, because all strategies except BSP are the same algorithm without delays.
+    Tuning needs the delays, because without delays all strategies except BSP are the same algorithm.
     """
     scenario = delays.scenario(conditions, conditions.scale.tuning_ranks)
     return (*scenario.overrides, *(f"stragglers.slowdown.{rank}={factor}" for rank, factor in scenario.slow_hosts))
 
 
 def seeds(conditions: Conditions, source: str, deciding: bool) -> int | None:
-    """Return the number of seeds: three for measured runs, ten for ``deciding`` simulated trainings at SCALE=desk.
+    """Return the number of seeds of a training.
 
-    For all other trainings, None is returned, so that the scale determines the number. Measured runs take minutes each.
+    Measured runs have three seeds, and simulated trainings that decide a claim at SCALE=desk have ten. For trainings
+    that are neither measured nor decide a claim, None is returned, so that the scale (size of the experiment)
+    determines the number of seeds. Measured runs have few seeds, because they take minutes each.
     """
     if not is_small(conditions):
         return None

@@ -1,4 +1,4 @@
-"""The comparison of times to a fixed accuracy with each strategy of a parameter server."""
+"""The comparison of the seconds in which each strategy of a parameter server reaches a fixed accuracy."""
 
 from experiments.papers.adsp_2024 import compared, factors
 from experiments.papers.adsp_2024.compared import CONFIGS, MAX_SAVING, MIN_SAVING, OTHERS, OURS, RANDOM, UP_TO
@@ -15,9 +15,9 @@ from experiments.tables.section import Section
 from experiments.tables.targets import Found
 
 CONTROLS = {"one worker alone": 1, "no communication": None}
-"""Number of workers of each control; None if the control has as many workers as the compared runs."""
+"""Number of workers of each control; None stands for as many workers as in the compared runs."""
 Times = dict[tuple[str, str, str], Sample]
-"""Samples of times by delays, source of times, and strategy or control."""
+"""Samples (values by seed) of times, by delays, source of times, and name of the strategy or control."""
 REASON = (
     "If all workers have similar data, late gradients cost little accuracy, and ASP gains because it never waits. With "
     "one slow worker, the other workers slow down to its pace once they lead by the greatest allowed number of steps, "
@@ -86,7 +86,7 @@ def show(found: Found, section: Section) -> None:
 
 
 def of(times: Times, source: str, name: str) -> dict[str, Sample]:
-    """Return the times of one strategy with one source of times, by delays."""
+    """Return the times of one strategy with one source of times (simulated or measured), by delays."""
     return {key[0]: sample for key, sample in times.items() if key[1:] == (source, name)}
 
 
@@ -96,7 +96,7 @@ def cells(times: Times, delays: str, source: str) -> list[str]:
 
 
 def case(times: Times, delays: str, source: str, other: str) -> Case:
-    """Return the comparison of adsp's time with the time of another strategy or of a control."""
+    """Return the comparison of adsp's time with the time of the strategy or control ``other``."""
     ours, theirs = times[delays, source, OURS], times[delays, source, other]
     is_strategy = other in OTHERS
     kind = EVIDENCE if is_strategy else CONTROL

@@ -1,7 +1,8 @@
-"""The two factors of a time to an accuracy: the number of samples, and the seconds per sample.
+"""The two factors of the time to an accuracy: the number of samples, and the seconds per sample.
 
-Staleness changes the first factor, and waiting the second factor. The number of samples varies as much as trainings do,
-but seconds per sample are known to one per cent. Therefore, each factor has its own interval.
+Staleness of gradients changes the number of samples, and waiting changes the seconds per sample. The number of samples
+varies as much as trainings do, but the seconds per sample are known to one per cent. The two factors are therefore
+compared separately, each with its own interval.
 """
 
 from collections.abc import Iterable
@@ -16,24 +17,26 @@ from experiments.tables.section import Section
 from experiments.tables.targets import Found
 
 NO_WAITING, NO_STALENESS = "ASP", "BSP"
-"""The strategy that never waits, and the strategy whose gradients are never stale."""
+"""The name of the strategy that never waits, and the name of the strategy whose gradients are never stale."""
 SAMPLES, SECONDS = "% fewer samples", "% less time per sample"
 
 
 def samples_of(found: Found) -> dict[tuple, Sample]:
-    """Return the samples to the target accuracy, by the keys of the trainings."""
+    """Return the number of samples to the target accuracy, by the key of the trainings in ``found``."""
     return {key: to_target(runs, "samples") for key, runs in found.items()}
 
 
 def paces_of(found: Found) -> dict[tuple, Sample]:
-    """Return the seconds per sample in the second half of the training, by the keys of the trainings."""
+    """Return the seconds per sample in the second half of the training, by the key of the trainings in ``found``."""
     return {key: sample.of(runs, seconds_per_sample) for key, runs in found.items()}
 
 
 def show(found: Found, section: Section, source: str) -> None:
-    """Write the savings of adsp in each factor, and whether earlier strategies trade one factor for the other.
+    """Write into the section what adsp saves in each factor of its time.
 
-    source: the source of times.
+    The section also tells what waiting costs per sample, and how many samples stale gradients cost.
+
+    source: the source of times (simulated or measured) of the shown runs.
     """
     samples, paces = samples_of(found), paces_of(found)
     delays = list(dict.fromkeys(key[0] for key in found if key[1] == source))

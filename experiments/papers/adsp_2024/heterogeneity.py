@@ -1,4 +1,7 @@
-"""The comparison of adsp with each other strategy over the delays: the delays from which on adsp saves time."""
+"""The comparison of adsp with each other strategy over varied delays.
+
+The figure shows the delays from which on adsp saves time.
+"""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -22,9 +25,13 @@ SWEEPS = {
     "factor": ("slow worker, times slower", "a worker {:g} times slower", CONSTANT, (2.0, 4.0, 8.0)),
     "probability": ("probability of a delay", "delays of probability {:g}", RANDOM, (0.01, 0.05, 0.2)),
 }
-"""Delays that are varied, by field of ``Delays``: title of the axis, text for a value, varied delays, and values."""
+"""The varied delays by field of ``Delays``.
+
+An entry of ``SWEEPS`` has the title of an axis, the text for a value, the delays of which the field is varied, and the
+values of the field.
+"""
 NAMES = (OURS, "BSP", "ASP")
-"""Names of three strategies: adsp, the strategy that waits for all workers, and the strategy that waits for none."""
+"""Names of adsp, of the strategy that waits for all workers, and of the strategy that waits for none."""
 UNIT = "% less time per gradient"
 Point = tuple[str, float]
 """Name of the varied field of ``Delays``, and its value."""
@@ -84,7 +91,7 @@ def words(point: Point) -> str:
 
 
 def panel(field: str, savings: dict[str, dict[Point, Case]]) -> Panel:
-    """Return a panel of the savings over the varied field, with the break-even against each other strategy."""
+    """Return a panel of adsp's savings over a field of ``Delays``, with the break-even against each other strategy."""
     axis, _, delays, _ = SWEEPS[field]
     estimates = {
         other: {value: case for (of, value), case in cases.items() if of == field} for other, cases in savings.items()

@@ -1,4 +1,4 @@
-"""The comparison of the workers that adsp labels as stragglers with the injected delays."""
+"""The comparison of two facts: which workers adsp labels as stragglers, and which workers have injected delays."""
 
 import tomllib
 from dataclasses import dataclass
@@ -25,23 +25,23 @@ RULES = {
     "as reconstructed": (),
     "slow by the last delay alone": ("algorithm.slow_streak=1", "algorithm.delay_ema=1.0"),
 }
-"""Rules by which adsp counts a worker as slow, as overrides of the configuration."""
+"""Rules by which adsp decides that a worker is slow, as overrides of the configuration."""
 DEFAULT_RULE = next(iter(RULES))
 SOON = 5
 WITHIN = {1: "at the delayed push", SOON: f"within {SOON} pushes"}
-"""Numbers of pushes, counted from a delayed push, within which a label counts as right, with their texts."""
+"""Numbers of pushes within which a straggler label counts as right after a delayed push, with their texts."""
 MAX_WRONG_PERCENT, MIN_RIGHT_PERCENT = 1.0, 50.0
-"""Greatest per cent of labelled pushes if no worker is delayed; least per cent of right labels, and of found delays."""
+"""Limits in per cent: the most labelled pushes if no worker is delayed, and the least right labels and found delays."""
 Key = tuple[Delays, str, str]
-"""Key of runs: the delays, the source of times, and the name of the rule."""
+"""Key of a group of runs: the delays, the source of times (simulated or measured), and the name of the rule."""
 
 
 @dataclass(frozen=True)
 class Labelled:
-    """The pushes of a run, as boolean arrays of shape [workers, pushes].
+    """The workers' pushes of gradients in a run, as boolean arrays of shape [workers, pushes].
 
-    known: whether the worker made the push. label: whether the worker was labelled a straggler at the push. delayed:
-    whether the computation before the push was prolonged.
+    known: True if the worker made the push. label: True if the worker was labelled a straggler at the push. delayed:
+    True if the computation before the push was prolonged by a delay.
     """
 
     known: np.ndarray
@@ -49,9 +49,9 @@ class Labelled:
     delayed: np.ndarray
 
     def precision(self, within: int) -> float | None:
-        """Return the per cent of labels that come at a delayed push or at one of the next ``within`` - 1 pushes.
+        """Return the per cent of straggler labels at a delayed push or at one of the ``within`` - 1 pushes after it.
 
-        Returns None if there are no labels.
+        Returns None if no push of the run has a label.
         """
         return percent(self.label & lasting(self.delayed, within), self.label)
 
@@ -60,7 +60,7 @@ class Labelled:
         return percent(self.delayed & lasting(self.label[:, ::-1], within)[:, ::-1], self.delayed)
 
     def share(self) -> float | None:
-        """Return the per cent of pushes at which the worker had a label."""
+        """Return the per cent of all pushes at which the worker had the label "straggler"."""
         return percent(self.label, self.known)
 
 
@@ -72,7 +72,7 @@ def percent(part: np.ndarray, whole: np.ndarray) -> float | None:
 
 
 def lasting(at: np.ndarray, pushes: int) -> np.ndarray:
-    """Return, for each push, whether ``at`` is true at the push or at one of the ``pushes`` - 1 pushes before."""
+    """Return, for each push, whether ``at`` is true at this push or at one of the ``pushes`` - 1 pushes before it."""
     found = at.copy()
     for k in range(1, pushes):
         found[:, k:] |= at[:, :-k]
@@ -80,9 +80,10 @@ def lasting(at: np.ndarray, pushes: int) -> np.ndarray:
 
 
 def labelled(run: Run, delays: Delays) -> Labelled:
-    """Return the labels of a run, and the delays that its configuration injects.
+    """Return the straggler labels of a run, and the delays that the run's configuration injects.
 
-    If a worker's host has a slow processor, no delay is injected. The slow worker is then taken from ``delays``.
+    If a worker is slow because its host has a slow processor, the configuration injects no delay. In runs with a slow
+    processor, ``delays`` tells which worker is slow.
     """
     states = run.extra["states"]
     stragglers = Stragglers(**tomllib.loads(run.attributes["config"]).get("stragglers", {}))
@@ -95,7 +96,10 @@ def labelled(run: Run, delays: Delays) -> Labelled:
 
 
 def needs(conditions: Conditions) -> dict[Key, Trainings]:
-    """Return the needs of the target; simulated runs compute no gradients, because no label depends on a gradient."""
+    """Return the specifications of the runs that the target needs, by delays, source of times and rule.
+
+    Simulated runs compute no gradients, because no label depends on a gradient.
+    """
     wanted = {
         (delays, TIMING_ONLY, rule): compared.training(conditions, OURS, delays, TIMING_ONLY, overrides)
         for delays in (NONE, CONSTANT, RANDOM, BOTH)
@@ -145,19 +149,19 @@ def show(found: Found, section: Section) -> None:
 
 
 def measures():
-    """Yield every measure of labels for each number of pushes: name, function, and the number as text and as number."""
+    """Yield each measure of labels with each number of pushes in ``WITHIN``: name, function, text, and number."""
     for within, words in WITHIN.items():
         for what, measure in MEASURES.items():
             yield what, measure, words, within
 
 
 def each(measure, pushes: dict[int, Labelled], *arguments) -> Sample:
-    """Return the sample of a measure, computed from the pushes of each seed."""
+    """Return the values of a measure of labels by seed, computed from the pushes of each seed."""
     return Sample({seed: measure(one, *arguments) for seed, one in pushes.items()})
 
 
 def bars(pushes: dict[Key, dict[int, Labelled]], measure) -> dict[str, dict[str, Sample]]:
-    """Return the bars of a panel, from simulated runs, by rule and delays."""
+    """Return the bars of a panel, from simulated runs: a measure of labels by rule and delays."""
     return {
         rule: {delays.name: each(measure, pushes[delays, TIMING_ONLY, rule], SOON) for delays in DELAYED}
         for rule in RULES
@@ -165,7 +169,7 @@ def bars(pushes: dict[Key, dict[int, Labelled]], measure) -> dict[str, dict[str,
 
 
 def cases(key: Key, pushes: dict[int, Labelled]) -> list[Case]:
-    """Return the cases (comparisons) on the labels of runs with the delays and the source of times in ``key``."""
+    """Return the comparisons (cases) on the labels of runs with the delays and the source of times in ``key``."""
     delays, source = key[0], MEASURED if key[1] == MEASURED else SIMULATED
     if delays == NONE:
         share = each(Labelled.share, pushes)

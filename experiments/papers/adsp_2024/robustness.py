@@ -1,4 +1,4 @@
-"""The comparison of times under other rules of adsp that the paper's abstract allows."""
+"""The comparison of times if adsp has other rules, which the paper's abstract allows, too."""
 
 from itertools import islice
 
@@ -25,9 +25,9 @@ RULES = {
     "stragglers' gradients compensated": ('algorithm.straggler_weight="compensated"',),
     "slow from 3 times the median on": ("algorithm.slow_factor=3.0",),
 }
-"""Rules that the paper's abstract leaves open, as overrides, by the name of the rule."""
+"""Rules which the paper's abstract leaves open, as overrides of the configuration, by name of the rule."""
 FEW = 4
-"""Number of the rules in ``RULES`` that small scales try."""
+"""Number of the rules in ``RULES`` that are tried in small experiments."""
 
 
 def needs(conditions: Conditions) -> dict[str, Trainings]:

@@ -1,4 +1,4 @@
-"""The comparison of the staleness of gradients under each strategy, and the workers that computed the gradients."""
+"""The comparison of the staleness of gradients under each strategy, and of the workers that computed them."""
 
 import math
 
@@ -16,7 +16,7 @@ from experiments.tables.targets import Found
 from grsgd.runs.run_file import Run
 
 BUCKETS = {"0": (0, 0), "1-2": (1, 2), "3-5": (3, 5), "6+": (6, math.inf)}
-"""Buckets of the staleness of gradients: least and greatest number of updates of the model."""
+"""Classes (buckets) of the staleness of gradients, each with its least and greatest number of updates of the model."""
 
 
 def needs(conditions: Conditions) -> dict[tuple[str, str], Trainings]:
@@ -71,7 +71,7 @@ def show(found: Found, section: Section) -> None:
 
 
 def shares(runs: list[Run]) -> dict[str, Sample]:
-    """Return the per cent of gradients in each bucket of staleness, as samples."""
+    """Return the per cent of gradients in each class of staleness, each as a sample (values by seed)."""
 
     def share(run: Run, least: int, most: float) -> float:
         values, gradients = ages(run)
@@ -81,5 +81,5 @@ def shares(runs: list[Run]) -> dict[str, Sample]:
 
 
 def from_slow(runs: list[Run]) -> Sample:
-    """Return the per cent of gradients that come from the worker that may be slow, as a sample."""
+    """Return the per cent of gradients that come from worker ``SLOW``, as a sample (values by seed)."""
     return sample.of(runs, lambda run: 100 * run.ranks["steps"][SLOW] / run.ranks["steps"].sum())

@@ -1,4 +1,4 @@
-"""The tables and figures of adsp (Wang, Zhu 2024): strategies of a parameter server with delayed workers."""
+"""The tables and figures of adsp (Wang, Zhu 2024), a strategy of a parameter server with delayed workers."""
 
 from experiments.papers.adsp_2024 import (
     accuracy,

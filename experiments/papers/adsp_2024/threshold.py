@@ -16,12 +16,15 @@ from experiments.tables.section import Section
 from experiments.tables.targets import Found
 
 THRESHOLDS, RATIO = (0, 1, 3, 6, 15), 5
-"""Values of the threshold s, and the ratio smax / s, which equals the ratio of the default options."""
+"""Values of the threshold s, and the ratio smax / s, which is the ratio of the algorithm's default options."""
 ENDS = ("BSP", "ASP")
 
 
 def needs(conditions: Conditions) -> dict[int | str, Trainings]:
-    """Return the needs, by threshold or by the name of a strategy at either end: BSP and ASP."""
+    """Return the specifications of the trainings, by threshold.
+
+    BSP and ASP, the strategies at the ends of the range of thresholds, are added by name.
+    """
     thresholds = THRESHOLDS[::2] if compared.is_small(conditions) else THRESHOLDS
     swept = {s: (OURS, bounds(conditions, s)) for s in thresholds}
     return {
@@ -31,7 +34,10 @@ def needs(conditions: Conditions) -> dict[int | str, Trainings]:
 
 
 def bounds(conditions: Conditions, s: int) -> tuple[str, ...]:
-    """Return the overrides for a threshold; none for the threshold in adsp.toml, so that targets share the run."""
+    """Return the overrides for a threshold.
+
+    For the threshold in adsp.toml, no overrides are returned, so that several targets share the run.
+    """
     options = conditions.load(CONFIGS[OURS]).algorithm_options
     wanted = {"s": s, "smax": RATIO * s}
     return tuple(f"algorithm.{key}={value}" for key, value in wanted.items() if getattr(options, key) != value)

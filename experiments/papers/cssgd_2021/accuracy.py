@@ -1,4 +1,4 @@
-"""Table 2 and figures 4 to 7: the accuracies that CSSGD, SSGD, ASGD and a single rank reach."""
+"""Table 2 and figures 4 to 7 of the CSSGD paper: accuracies of CSSGD, SSGD, ASGD and a single rank."""
 
 from dataclasses import replace
 
@@ -17,11 +17,14 @@ from experiments.tables.targets import Found
 from grsgd.runs.run_file import Run
 
 NEAR = 5.0
-"""Greatest distance in points from the final accuracy that counts as near; inferred, as the paper has no number."""
+"""Greatest distance in percentage points from the final accuracy that counts as near.
+
+The 5 percentage points are inferred, because the paper states no number.
+"""
 AROUND = 4
-"""Number of snapshots before the target, and after it, in the figures about the benchmark accuracy."""
+"""Number of snapshots shown before the target accuracy and after it, in the figures about the benchmark accuracy."""
 TOGETHER = "CSSGD and SSGD"
-"""Name of the training that represents all algorithms which apply the same gradient."""
+"""Name of the training that stands for all algorithms which apply the same gradient."""
 
 
 def final(runs: list[Run]) -> Sample:
@@ -29,16 +32,16 @@ def final(runs: list[Run]) -> Sample:
 
 
 def whole(found: Found, task: Task, case: Case) -> Case:
-    """Return the case (comparison), made undecided if the scale ends trainings below the paper's benchmark accuracy."""
+    """Return ``case`` (a comparison), undecided if trainings of this scale end below the paper's benchmark accuracy."""
     if task.is_whole(found.conditions):
         return case
     return undecided(case, f"trained to {task.target(found.conditions):.0%} at this scale, not to the end")
 
 
 def trained(found: Found, task: Task, case: Case, *finals: Sample) -> Case:
-    """Return the case (comparison), made undecided unless one of the final accuracies reaches the benchmark.
+    """Return ``case`` (a comparison), undecided if all final accuracies are below the paper's benchmark accuracy.
 
-    Without this rule, algorithms that have not trained at all would count as equally accurate.
+    Without this rule, algorithms whose trainings have failed would count as equally accurate.
     """
     reached = max((final.median() for final in finals if final.known), default=0.0)
     if reached >= 100 * task.benchmark:
@@ -50,7 +53,7 @@ def undecided(case: Case, why: str) -> Case:
     return replace(case, verdict=INCONCLUSIVE, note="; ".join(filter(None, [case.note, why])))
 
 
-# ---- table 2
+# ---- functions for table 2 of the paper
 
 
 def single_needs(conditions) -> dict:
@@ -70,7 +73,7 @@ def show_single(found: Found, section: Section):
     section.finding("cssgd-single", f"test accuracy, mean of the last snapshots, one rank, {n} classes", cases)
 
 
-# ---- figures 4 to 7
+# ---- functions for figures 4 to 7 of the paper
 
 
 def curve_needs(task: Task, conditions) -> dict:
@@ -123,9 +126,9 @@ def show_benchmark(task: Task, found: Found, section: Section):
 
 
 def draw_curves(task: Task, found: Found, section: Section, around: int | None = None):
-    """Draw the test accuracy over time, and write a table of the times to the target.
+    """Draw the test accuracy over time, and write a table of the seconds to the target accuracy.
 
-    around: number of snapshots before and after the target; None for all.
+    around: number of snapshots to show before and after the target accuracy is reached; None for all.
     """
     n, panels, rows = found.conditions.scale.tuning_ranks, [], []
     for variant in tasks.variants(found.conditions, task):
@@ -148,7 +151,7 @@ def draw_curves(task: Task, found: Found, section: Section, around: int | None =
 
 
 def curve(run: Run, column: str, unit: float, around: int | None) -> tuple:
-    """Return x and y of a run's curve, at all its snapshots or at the snapshots around the target."""
+    """Return the x and y values of a run's curve, of all snapshots or of those around the target accuracy."""
     accuracy = run.curve["test_accuracy"]
     reached = np.flatnonzero(accuracy >= run.attributes["target_accuracy"])
     middle = int(reached[0]) if reached.size else len(accuracy) - 1

@@ -1,4 +1,4 @@
-"""Figures 14 and 15, and scaling: CSSGD with the best redundancy for each number of nodes."""
+"""Figures 14 and 15 of the CSSGD paper, and the scaling: CSSGD with the best redundancy per number of nodes."""
 
 from collections.abc import Callable
 
@@ -22,7 +22,7 @@ SCHEMES: dict[str, Callable[[int], list[Method]]] = {CSSGD: tasks.perhaps_fastes
 NAMES = CSSGD, MULTICAST.name, ASGD.name, OURS, RING.name, ALONE, NOTHING_SENT
 CONTROLS = OURS, RING.name, ALONE, NOTHING_SENT
 AGAINST_OTHER_STEPS = (CSSGD, ASGD.name), (OURS, ASGD.name), (CSSGD, ALONE)
-"""Pairs of algorithms that take different steps; a pair is compared only if both were trained for some n."""
+"""Pairs of algorithms that take different training steps, so that trainings of both are compared."""
 
 
 def methods(n: int, network: Network) -> list[Method]:
@@ -30,11 +30,11 @@ def methods(n: int, network: Network) -> list[Method]:
 
 
 def best(found: Found, task: Task, network: Network, scheme: str, n: int) -> Method:
-    """Return the method of ``scheme`` with the redundancy whose step takes the least time."""
+    """Return the method of ``scheme`` whose redundancy has the shortest step."""
     return tasks.fastest(found, task, network, SCHEMES[scheme](n), n)
 
 
-# ---- figures 14 and 15
+# ---- functions for figures 14 and 15 of the paper
 
 
 def needs(task: Task, conditions) -> dict:
@@ -84,7 +84,7 @@ def show(task: Task, found: Found, section: Section):
 
 
 def show_asgd(task: Task, found: Found, section: Section):
-    """Write the cost of stale gradients for ASGD, and the staleness on more nodes, into the section."""
+    """Write into the section what stale gradients cost ASGD, and how stale they are on many nodes compared with few."""
     computing, apart, nodes = [], [], task.nodes(found.conditions)
     few, many = min(nodes), max(nodes)
     for variant in tasks.variants(found.conditions, task):
@@ -106,9 +106,9 @@ def show_asgd(task: Task, found: Found, section: Section):
 
 
 def times_to_target(found: Found, task: Task, variant: Task, network: Network, n: int) -> dict[str, Sample]:
-    """Return the seconds to the target accuracy by algorithm, each as a sample by seed.
+    """Return the seconds to the target accuracy by algorithm, each as a sample (values by seed).
 
-    task: the task whose steps were timed. variant: the task that was trained.
+    task: the model whose steps were timed. variant: the variant of the model that was trained.
     """
     chosen = {name: best(found, task, network, name, n) for name in SCHEMES}
     chosen |= {MULTICAST.name: MULTICAST, RING.name: RING, NOTHING_SENT: coded(n)}
@@ -125,9 +125,9 @@ def times_to_target(found: Found, task: Task, variant: Task, network: Network, n
 
 
 def mean_savings(task: Task, variant: Task, network: Network, times: dict[int, dict[str, Sample]]) -> list[Case]:
-    """Return cases that compare CSSGD with the paper's baselines and with controls, and the grouped scheme with some.
+    """Return comparisons (cases) of CSSGD and the grouped scheme with the paper's baselines and with controls.
 
-    Two algorithms with the same steps are compared once, not once for each output of the DNN.
+    Two algorithms with equal training steps are compared once, not once for each kind of output of the DNN.
     """
     claim = read_claims([papers.folder("cssgd")])[task.claim]
     numbers = {MULTICAST.name: claim["ssgd_multicast"], ASGD.name: claim["asgd"]}
@@ -147,7 +147,7 @@ def mean_savings(task: Task, variant: Task, network: Network, times: dict[int, d
     return cases
 
 
-# ---- scaling
+# ---- functions for the scaling over the number of nodes
 
 
 def scaling_needs(conditions) -> dict:
@@ -209,7 +209,10 @@ def show_scaling(found: Found, section: Section):
 
 
 def rates_of_a_node(found: Found, task: Task, network: Network, name: str, nodes: list[int]) -> dict[int, Sample]:
-    """Return the samples per second of a node, by n; schemes with redundancy have their best redundancy."""
+    """Return the samples per second that a node trains on, by number of nodes.
+
+    Schemes with redundancy are shown with their best redundancy.
+    """
     batch = task.batch(found.conditions)
     chosen = {n: ASGD if name == ASGD.name else best(found, task, network, name, n) for n in nodes}
     seconds = {n: tasks.step_seconds(found, task, network, method, n) for n, method in chosen.items()}
@@ -217,7 +220,10 @@ def rates_of_a_node(found: Found, task: Task, network: Network, name: str, nodes
 
 
 def bound_by_communication(found: Found, network: Network, n: int) -> list[Case]:
-    """Return cases that test whether the DNN has a greater Tcomm / Tcalc than the CNN, and saves more time."""
+    """Return comparisons (cases) of the DNN with the CNN in two numbers: Tcomm / Tcalc, and the time that CSSGD saves.
+
+    Tcomm / Tcalc is the ratio of communication to computing time.
+    """
     ratios = [communication_ratio(found, task, network, n) for task in (DNN, CNN)]
     cases = [decide.more(*ratios, f"DNN, Tcomm / Tcalc, {network.name}", "the CNN", "Tcomm / Tcalc more")]
     for scheme, kind in ((CSSGD, EVIDENCE), (OURS, CONTROL)):

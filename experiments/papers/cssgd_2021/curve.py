@@ -1,8 +1,10 @@
-"""The time that the best redundancy saves over SSGD by multicast, as a curve over Tcomm / Tcalc.
+"""The time that CSSGD's best redundancy saves over SSGD by multicast, as a curve over Tcomm / Tcalc.
 
-The paper's headline is one point of the curve. The speed of links and processors determines where on the curve a
-measurement lies. Therefore, the result is the curve, with two ratios: the least at which CSSGD saves time, and the
-least at which it saves the paper's number. A calibration gives only an example.
+Tcomm / Tcalc is the ratio of communication to computing time. The saving that the paper's abstract states is one point
+of the curve. The speeds of links and processors determine the ratio Tcomm / Tcalc, and thus the point of the curve
+that a measurement shows. The experiment's result is therefore the curve, with the least Tcomm / Tcalc at which CSSGD
+saves time, and the least at which it saves the paper's number. A calibration of a testbed gives only one example of
+the ratio Tcomm / Tcalc.
 """
 
 import csv
@@ -30,19 +32,23 @@ from experiments.tables.section import Section
 from experiments.tables.targets import Found
 
 RATIOS = 0.1, 1000.0
-"""Least and greatest Tcomm / Tcalc of the curve."""
+"""Least and greatest ratio of communication to computing time (Tcomm / Tcalc) for which the curve is computed."""
 SHOWN_RATIOS = 0.5, 100.0
-"""Least and greatest Tcomm / Tcalc of the figure."""
+"""Least and greatest ratio of communication to computing time (Tcomm / Tcalc) that the figure shows."""
 MEASURED_POINTS = Path(__file__).with_name("ip_multicast.csv")
-"""CSV file of CSSGD's times of a step by IP multicast on a testbed, relative to SSGD by multicast in the same round.
+"""CSV file of measured times of a CSSGD step by IP multicast on a testbed.
 
-Each row has the commit of the code that measured it. The ratio on 4 nodes follows from the step with r = n, in which
-nothing is sent.
+Each time in the file is divided by the time of a step of SSGD by multicast in the same round. Each row of the CSV file
+has the commit of the code that measured it. The ratio Tcomm / Tcalc on 4 nodes is computed from the step with r = n,
+in which nothing is sent.
 """
 
 
 class Scheme(NamedTuple):
-    """A scheme of `coding.cost`; ``has_redundancy``: if true, r is the best of 1 to n-1; if false, r is 1."""
+    """A scheme of sending gradients, by its name in `coding.cost`.
+
+    If ``has_redundancy`` is true, the scheme's redundancy r is the best of 1 to n-1; if false, r is 1.
+    """
 
     name: str
     has_redundancy: bool = True
@@ -52,9 +58,10 @@ CSSGD, GROUPED, ALLREDUCE = Scheme("coded"), Scheme("grouped-rs"), Scheme("ring"
 
 
 def saving(scheme: Scheme, n: int, ratio: float) -> float:
-    """Return the per cent of a step of SSGD by multicast that the scheme saves with its best redundancy.
+    """Return the time of a step that the scheme saves with its best redundancy, in per cent of SSGD by multicast.
 
-    The saving is computed from counted bytes on a shared medium. ``ratio``: Tcomm / Tcalc of SSGD by multicast.
+    The saving is computed from the bytes that a shared medium has to carry. ``ratio``: the ratio of communication to
+    computing time (Tcomm / Tcalc) of SSGD by multicast.
     """
     redundancies = range(1, n) if scheme.has_redundancy else [1]
     least = min(modelled_seconds(scheme.name, n, r, 1.0, ratio / n) for r in redundancies)
@@ -62,18 +69,24 @@ def saving(scheme: Scheme, n: int, ratio: float) -> float:
 
 
 def reaches(scheme: Scheme, n: int, percent: float) -> float | None:
-    """Return the least Tcomm / Tcalc at which the scheme saves ``percent`` per cent; None if it never does."""
+    """Return the least Tcomm / Tcalc (communication to computing) at which the scheme saves ``percent`` per cent.
+
+    Returns None if no ratio suffices.
+    """
     least, greatest = RATIOS
     if saving(scheme, n, greatest) < percent:
         return None
     return float(brentq(lambda ratio: saving(scheme, n, ratio) - percent, least, greatest, xtol=1e-9))
 
 
-# ---- measurements
+# ---- functions on measurements
 
 
 class CurvePoint(NamedTuple):
-    """Measurements on ``nodes`` nodes. shares: time of a step, as a fraction of SSGD by multicast, by round."""
+    """Measured steps on ``nodes`` nodes.
+
+    shares: time of a CSSGD step divided by the time of a step of SSGD by multicast, by round.
+    """
 
     task: str
     nodes: int
@@ -83,7 +96,7 @@ class CurvePoint(NamedTuple):
 
 
 def measured_points() -> Iterator[CurvePoint]:
-    """Yield the measured points in the file `MEASURED_POINTS`."""
+    """Yield the measurements in the file `MEASURED_POINTS`."""
     rows = csv.DictReader(MEASURED_POINTS.read_text(encoding="utf-8").splitlines())
     for (task, nodes, r, ratio), own in groupby(rows, itemgetter("task", "nodes", "r", "ratio")):
         shares = Sample({int(row["round"]): float(row["share"]) for row in own})
@@ -91,13 +104,13 @@ def measured_points() -> Iterator[CurvePoint]:
 
 
 def point_case(point: CurvePoint, number: float) -> Case:
-    """Return the case that compares a measured point with SSGD by multicast. number: the paper's number."""
+    """Return the comparison (case) of a measurement with SSGD by multicast."""
     where = f"{point.task}, n = {point.nodes}, IP multicast, Tcomm / Tcalc = {point.ratio:g}"
     once = Sample(dict.fromkeys(point.shares.values, 1.0))
     return decide.less(point.shares, once, where, MULTICAST.name, number=number, source=MEASURED, pairs=True)
 
 
-# ---- figures and tables
+# ---- functions that draw figures and write tables
 
 ACCOUNTING = (
     "time of a step: measured by IP multicast in two rounds, which decide little; and computed from counted bytes, for "
@@ -144,20 +157,22 @@ def show(found: Found, section: Section):
 
 
 def paper_numbers() -> dict[Task, float]:
-    """Return the per cent of time that the paper's CSSGD saves over SSGD by multicast, by task."""
+    """Return the time that CSSGD saves over SSGD by multicast according to the paper, in per cent, by task."""
     claims = read_claims([papers.folder("cssgd")])
     return {task: claims[task.claim]["ssgd_multicast"] for task in (DNN, CNN)}
 
 
 def break_even(task: Task, even: float | None, reached: float | None, here: Sample) -> BreakEven:
-    """Return the ratios from which on CSSGD saves time, and saves the paper's number; counted bytes give exact ratios.
+    """Return the least Tcomm / Tcalc at which CSSGD saves time, and the least at which it saves the paper's number.
+
+    The two ratios of communication to computing time (Tcomm / Tcalc) are exact, because they follow from counted bytes.
     """
     at = [] if here.median() is None else [here.median()]
     return BreakEven(f"CSSGD, {task.name} (bytes only)", MULTICAST.name, even, even, even, *SHOWN_RATIOS, at, reached)
 
 
 def window(r: int) -> tuple[int, int]:
-    """Return the least and greatest Tcomm / Tcalc at which r is the best redundancy in the paper's model."""
+    """Return the least and the greatest Tcomm / Tcalc at which redundancy ``r`` is the best in the paper's model."""
     return r * (r - 1), r * (r + 1)
 
 
@@ -170,10 +185,11 @@ def text(ratio: float | None) -> str:
 
 
 def facts(n: int, task: Task, number: float, even: float | None, reached: float | None, most: float) -> list[Case]:
-    """Return the cases (comparisons) that follow from counted bytes alone.
+    """Return the comparisons (cases) that follow from computed bytes alone.
 
-    even, reached: the ratios from which on CSSGD saves time, and saves the paper's number. most: greatest saving, in
-    per cent, at the ratios at which the paper's best r is the best in the paper's model.
+    even, reached: the ratios Tcomm / Tcalc from which on CSSGD saves time, and saves the paper's number. most:
+    greatest saving, in per cent, at the ratios at which the redundancy that the paper finds best is the best in the
+    paper's model.
     """
     where, ratio = f"{task.name}, n = {n}, shared medium", "Tcomm / Tcalc"
     return [
@@ -193,9 +209,9 @@ def facts(n: int, task: Task, number: float, even: float | None, reached: float 
 
 
 def panel(n: int, numbers: dict[Task, float], here: dict[Task, Sample], measured: dict[Task, dict]) -> Panel:
-    """Return a panel: curves of CSSGD for several numbers of nodes, break-evens, the paper's numbers, and testbeds.
+    """Return a panel: CSSGD's savings on several numbers of nodes, break-evens, the paper's numbers, measurements.
 
-    measured: cases by task and by Tcomm / Tcalc.
+    measured: comparisons of measurements, by task and by Tcomm / Tcalc.
     """
     ratios = np.geomspace(*SHOWN_RATIOS, 61).tolist()
     curves = {f"CSSGD, n = {nodes}": (CSSGD, nodes) for nodes in sorted({4, 6, n})}

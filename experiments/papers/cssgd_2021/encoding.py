@@ -1,4 +1,4 @@
-"""The effect of encoding on computing time: measured, and compared with training on the same blocks without coding."""
+"""The effect of encoding on the computing time, measured against training on the same blocks of data without coding."""
 
 from experiments.papers.cssgd_2021 import tasks
 from experiments.papers.cssgd_2021.tasks import CNN, DNN, TESTBED, Method, Task, coded, combined
@@ -12,16 +12,19 @@ from experiments.tables.targets import Found
 from grsgd.runs.run_file import Run
 
 SLOWER = 5.0
-"""Greatest extra computing, in per cent of a step's, that counts as no effect; inferred, because the paper has none."""
+"""Greatest additional computing time, in per cent of a step's computing time, that counts as no effect.
+
+The 5 per cent are inferred, because the paper states no limit.
+"""
 
 
 def redundancies(n: int) -> list[int]:
-    """Return the redundancies 2 and 3, the paper's best ones, and n-1, the best one of CSSGD in these runs."""
+    """Return the compared redundancies: 2 and 3, the paper's best, and n-1, the best of CSSGD in the measured runs."""
     return sorted({2, 3, n - 1} - {n})
 
 
 def same_blocks(r: int) -> Method:
-    """Return SSGD with the blocks of CSSGD, which it adds up; the gradient of each block is computed once."""
+    """Return SSGD that adds up the gradients of the blocks of CSSGD, each of which is computed once."""
     return Method(f"SSGD with the blocks of r = {r}", "ssgd", r)
 
 
@@ -62,17 +65,20 @@ def decided(condition: str, r: int, apart: Sample, itself: Sample) -> list[Case]
 
 
 def slower(found: Found, task: Task, r: int, n: int) -> Sample:
-    """Return how many per cent longer CSSGD computes than r times SSGD with the same blocks, by seed."""
+    """Return how many per cent longer CSSGD computes than r times as long as SSGD with the same blocks, by seed."""
     ours, once = (sample.of(found[task, TESTBED, method(r), n], gradient_seconds) for method in (coded, same_blocks))
     return combined(lambda own, other: 100 * (own / (r * other) - 1), ours, once)
 
 
 def coding(found: Found, task: Task, r: int, n: int) -> Sample:
-    """Return the time of encoding and decoding, in per cent of a step's computing, by seed."""
+    """Return the time of encoding and decoding, in per cent of the computing time of a step, by seed."""
     return sample.of(found[task, TESTBED, coded(r), n], coding_share)
 
 
 def coding_share(run: Run) -> float | None:
-    """Return the time of encoding and decoding in one run, in per cent; None if the run file does not state it."""
+    """Return the time of encoding and decoding in one run, in per cent of the computing time.
+
+    Returns None if the run file does not state the time.
+    """
     seconds = run.extra.get("coding_seconds")
     return None if seconds is None else 100 * float(seconds[0]) / float(run.ranks["compute_seconds"][0])

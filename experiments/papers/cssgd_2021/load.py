@@ -18,15 +18,18 @@ from grsgd.comm.coded.without_redundancy import LocalSum, PerBlock
 
 COUNTED = {"SSGD": LocalSum, "per block": PerBlock} | SCHEMES
 MAX_NODES = 10
-"""Greatest number of nodes for which packets are counted."""
+"""Greatest number of nodes for which packets are counted one by one."""
 ASGD_NODES = 4
-"""Least number of nodes on which SSGD by unicast and ASGD differ; on 3 nodes, each of them sends 6 gradients."""
+"""Least number of nodes on which SSGD by unicast and ASGD send different amounts; on 3 nodes, both send 6 gradients."""
 Amount = Callable[[int, int], Fraction | int]
-"""Function of n and r that returns an amount in units of M, the size of a gradient."""
+"""Function from n nodes and redundancy r to the amount that all nodes send, in units of a gradient."""
 
 
 class Count(NamedTuple):
-    """The amount that all ranks send, in units of M; a packet to several ranks counts once, or once per receiver."""
+    """The amount that all ranks together send, in units of a gradient.
+
+    A packet to several ranks counts once in ``once``, and once per receiver in ``per_receiver``.
+    """
 
     once: Fraction
     per_receiver: Fraction
@@ -37,9 +40,9 @@ class Count(NamedTuple):
 
 @cache
 def count(name: str, n: int, r: int) -> Count:
-    """Return the amount of all packets that the scheme ``name`` would send on all ranks.
+    """Return the amount of all packets that all ranks would send in the scheme ``name``.
 
-    The length of the gradient is divisible by all numbers up to n, so that no packet is padded.
+    The length of the gradient in this count is divisible by all numbers up to n, so that no packet is padded.
     """
     length = lcm(*range(1, n + 1))
     once = per_receiver = 0
@@ -71,7 +74,10 @@ FORMULAS: dict[str, tuple[Amount, Amount]] = {
     "(19) coded = (29) / r": (coded, lambda n, r: uncoded(n, r) / r),
     "(19) coded = (30) (n-r) / (r (n-1))": (coded, lambda n, r: per_block(n, r) * Fraction(n - r, r * (n - 1))),
 }
-"""Formulas of the paper for sent amounts, as reconstructed from its text: function that counts, and the formula."""
+"""Formulas of the paper for the sent amounts, as reconstructed from its text.
+
+Each formula has two functions: one counts the amount packet by packet, and one computes the formula.
+"""
 NAIVE: dict[str, Amount] = {
     "the same blocks by unicast (29)": uncoded,
     "blocks without redundancy by unicast (30)": per_block,
@@ -79,7 +85,10 @@ NAIVE: dict[str, Amount] = {
     "SSGD by unicast": lambda n, r: count("SSGD", n, r).per_receiver,
     "SSGD by multicast": lambda n, r: count("SSGD", n, r).once,
 }
-"""Methods that may be the paper's naive method; the packets of CSSGD count once, as in the paper."""
+"""Methods that the paper may mean by "the naive method".
+
+The amounts of naive methods are compared with CSSGD's amount, in which packets count once, as in the paper.
+"""
 
 
 def show(found: Found, section: Section):
@@ -117,9 +126,10 @@ def show(found: Found, section: Section):
 
 
 def more_than_asgd(way: str, sent: Amount) -> Case:
-    """Return the case that tests whether SSGD sends more than ASGD for equally many gradients, on all numbers of nodes.
+    """Return the case (comparison) which tests whether SSGD sends more than ASGD, on all numbers of nodes.
 
-    The estimate is the least ratio of SSGD's amount to ASGD's amount.
+    SSGD and ASGD apply equally many gradients in this comparison. The estimate is the least ratio of SSGD's sent
+    amount to ASGD's sent amount.
     """
     nodes = range(ASGD_NODES, MAX_NODES + 1)
     least = min(Fraction(sent(n, 1)) / (2 * n) for n in nodes)
@@ -130,9 +140,9 @@ def more_than_asgd(way: str, sent: Amount) -> Case:
 
 
 def one_nth(name: str, naive: Amount, r: int, nodes: range) -> Case:
-    """Return the case that tests whether CSSGD sends at most 1/n of the naive amount.
+    """Return the case (comparison) which tests whether CSSGD sends at most 1/n of the amount that a naive method sends.
 
-    The estimate is n times the greatest ratio of CSSGD's amount to the naive amount.
+    The estimate is n times the greatest ratio of CSSGD's sent amount to the naive method's.
     """
     most = max(n * coded(n, r) / naive(n, r) for n in nodes if r < n)
     return decide.fact(most <= 1, f"r = {r}", name, estimate=float(most), unit="times 1/n")

@@ -1,4 +1,7 @@
-"""Figures 8 to 11: time to the benchmark accuracy, and traffic, of fixed redundancies over the number of nodes."""
+"""Figures 8 to 11 of the CSSGD paper: time to the benchmark accuracy, and traffic, over the number of nodes.
+
+The redundancy of each method is fixed.
+"""
 
 from experiments.papers.cssgd_2021 import tasks
 from experiments.papers.cssgd_2021.tasks import (
@@ -23,25 +26,28 @@ from grsgd.runs.run_file import Run
 CODED = coded(2), coded(3)
 COMPARED = (*CODED, grouped(2), UNICAST, MULTICAST, RING)
 BLOCKS = tuple(Method(f"SSGD, blocks of r = {r}", "ssgd", r, ("algorithm.accounting='per-block'",)) for r in (2, 3))
-"""SSGD by multicast that cuts the batch into the blocks of CSSGD, and sends each block separately."""
+"""SSGD by multicast that divides the batch into CSSGD's blocks, and sends the gradient of each block."""
 OURS = " The grouped scheme, which is ours, and ring all-reduce are controls."
 
 
 def methods(n: int, network: Network) -> list[Method]:
-    """Return the methods of figures 8 and 10, with the controls; r = n is left out, because it sends nothing."""
+    """Return the methods of figures 8 and 10, and the controls.
+
+    CSSGD with redundancy n is left out, because it sends nothing.
+    """
     present = [method for method in COMPARED if method.r is None or method.r < n]
     return [method for method in present if method not in (UNICAST, RING) or network != TESTBED]
 
 
 def pairs(n: int, network: Network, *baselines: Method) -> list[tuple[Method, Method, str]]:
-    """Return the pairs of methods compared on n nodes, each with the kind of the comparison: evidence or control."""
+    """Return the pairs of methods that are compared on n nodes, each with the word "evidence" or "control"."""
     present = methods(n, network)
     claimed = [(ours, theirs, EVIDENCE) for ours in CODED for theirs in baselines if theirs.r in (None, ours.r)]
     controls = [(ours, RING, CONTROL) for ours in CODED] + [(grouped(2), MULTICAST, CONTROL)]
     return [pair for pair in claimed + controls if pair[0] in present and (pair[1] in present or pair[1] in BLOCKS)]
 
 
-# ---- figures 8 and 10
+# ---- functions for figures 8 and 10 of the paper
 
 
 def time_needs(task: Task, conditions) -> dict:
@@ -79,7 +85,7 @@ def show_time(task: Task, found: Found, section: Section):
     tasks.notes(section, found.conditions, task)
 
 
-# ---- figures 9 and 11
+# ---- functions for figures 9 and 11 of the paper
 
 ONCE, PER_RECEIVER = "sent_once", "sent"
 ACCOUNTINGS = {
@@ -87,9 +93,9 @@ ACCOUNTINGS = {
     "packets counted per receiver": (PER_RECEIVER, PER_RECEIVER),
     "CSSGD's packets counted once, SSGD's per receiver": (ONCE, PER_RECEIVER),
 }
-"""Ways of counting packets to several nodes: in schemes with redundancy, and in schemes without.
+"""Ways of counting packets to several nodes: one for schemes with redundancy, and one for all other schemes.
 
-The last way is the paper's.
+The last pair in ``ACCOUNTINGS`` is the paper's way of counting.
 """
 
 
@@ -98,7 +104,8 @@ def traffic_methods(n: int, network: Network) -> list[Method]:
 
 
 def traffic_needs(task: Task, conditions) -> dict:
-    counted = tasks.steps(conditions, task, [SHARED], traffic_methods, seeds=1)  # bytes do not depend on the seed
+    # one seed, because bytes do not depend on the seed
+    counted = tasks.steps(conditions, task, [SHARED], traffic_methods, seeds=1)
     return counted | tasks.trainings(conditions, task)
 
 
@@ -136,12 +143,12 @@ def show_traffic(task: Task, found: Found, section: Section):
 
 
 def megabytes(found: Found, task: Task, method: Method, n: int) -> dict[str, float]:
-    """Return the MB that all nodes together send in a step, by the way of counting packets to several nodes."""
+    """Return the MB that all nodes together send in a step, by way of counting a packet to several nodes."""
     return megabytes_of(found[task, SHARED, method, n][0])
 
 
 def megabytes_of(run: Run) -> dict[str, float]:
-    """Return the MB per step of one run, by the way of counting packets to several nodes."""
+    """Return the MB that all ranks of one run send in a step, by way of counting a packet to several nodes."""
     steps = run.ranks["steps"]
     return {what: float(run.traffic[what].sum() / steps[steps > 0].mean()) / 1e6 for what in (ONCE, PER_RECEIVER)}
 
@@ -151,7 +158,7 @@ def counted(sent: dict[Method, dict[str, float]], method: Method, accounting: tu
 
 
 def fewer(sent: dict, ours: Method, theirs: Method, kind: str, accounting: str, n: int) -> Case:
-    """Return the case that tests whether all nodes together send fewer bytes in a step with ``ours``."""
+    """Return the case (comparison) of the bytes that all nodes together send in a step with ``ours`` and ``theirs``."""
     share = counted(sent, ours, ACCOUNTINGS[accounting]) / counted(sent, theirs, ACCOUNTINGS[accounting])
     baseline = "SSGD that sends each block" if theirs in BLOCKS else theirs.name
     condition = f"{accounting}, {ours.name}, n = {n}"

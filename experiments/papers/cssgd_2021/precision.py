@@ -1,4 +1,4 @@
-"""The precision of training with coding, with quantised gradients, and with random parts of gradients."""
+"""The accuracy of training with coding, with quantised gradients, and with randomly chosen parts of gradients."""
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from grsgd.runs.run_file import Run
 
 FIXED = FixedPoint(10.0)
 CODED, SAME_BLOCKS = coded(2), Method("SSGD with the same blocks", "ssgd", 2)
-"""CSSGD, and SSGD that adds up the gradients of the same blocks of the batch."""
+"""CSSGD, and SSGD that adds up the gradients of the blocks into which CSSGD divides the batch."""
 LOSSY = tuple(
     Method(f"ring all-reduce, {what}", RING.config, overrides=(f'algorithm.compression="{compression}"', *more))
     for what, compression, *more in (
@@ -24,10 +24,10 @@ LOSSY = tuple(
         ("1 % of the gradient at random", "random-k", "algorithm.ratio=0.01"),
     )
 )
-"""Methods that quantise gradients (QSGD; the sign) or send random parts of gradients, all with error feedback."""
+"""Methods that quantise gradients (QSGD, signs) or send random parts of gradients, all with error feedback."""
 
 
-# ---- coded training
+# ---- functions for coded training
 
 
 def needs(conditions) -> dict:
@@ -50,7 +50,7 @@ def show(found: Found, section: Section):
     )
     section.finding("cssgd-precision", accounting, cases)
     error = largest_error() / FIXED.step
-    within = error <= 0.500001  # half a step of the fixed-point numbers, and 0.000001 for the rounding of float64
+    within = error <= 0.500001  # half a step of fixed-point numbers, and 0.000001 for float64's rounding
     exact = decide.fact(within, "a million numbers", "", BY_CONSTRUCTION, error, "steps of error at most")
     section.finding("cssgd-fixed-point", "numbers of the whole range, encoded and decoded", [exact])
     section.note(
@@ -65,13 +65,13 @@ def show_accuracies(found: Found, section: Section):
 
 
 def course_apart(ours: Run, theirs: Run) -> float:
-    """Return the greatest difference of loss and accuracy between two trainings, over all snapshots."""
+    """Return the greatest difference between two trainings in loss or accuracy, over all snapshots."""
     columns = ("train_loss", "test_accuracy")
     return max(float(np.nanmax(np.abs(ours.curve[name] - theirs.curve[name]))) for name in columns)
 
 
 def largest_error() -> float:
-    """Return the greatest error after encoding and decoding, over numbers in the whole range of fixed-point numbers."""
+    """Return the greatest error of encoding and decoding a number, over the whole range of fixed-point numbers."""
     given = np.linspace(-FIXED.limit, FIXED.limit, 1_000_001)
     encoded, decoded = np.empty(given.size, np.int32), np.empty(given.size)
     FIXED.encode(given, encoded)
@@ -79,7 +79,7 @@ def largest_error() -> float:
     return float(np.abs(decoded - given).max())
 
 
-# ---- quantised gradients, and random parts of them
+# ---- trainings with quantised gradients, and with random parts of gradients
 
 
 def lossy_needs(conditions) -> dict:

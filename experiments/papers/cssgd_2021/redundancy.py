@@ -1,4 +1,4 @@
-"""Figures 12 and 13: the time of a step over the redundancy, and the model T = r Tcalc + Tcomm / r."""
+"""Figures 12 and 13 of the CSSGD paper: a step's time by redundancy r, and the model T = r Tcalc + Tcomm / r."""
 
 from dataclasses import replace
 
@@ -14,7 +14,10 @@ from experiments.tables.section import Section
 from experiments.tables.targets import Found
 
 FIT = 1.1
-"""Greatest ratio between a step's time and the model's that counts as a fit; inferred, because the paper has none."""
+"""Greatest ratio between the time of a step and the time by the model that counts as a fit.
+
+The ratio 1.1 is inferred, because the paper states no limit.
+"""
 MODEL, ITSELF, OURS = "model", "CSSGD", "grouped (ours)"
 SCHEMES = {ITSELF: EVIDENCE, OURS: CONTROL}
 NOTE = (
@@ -34,9 +37,10 @@ def needs(task: Task, conditions) -> dict:
 
 
 def methods(n: int, network: Network) -> list[Method]:
-    """Return the methods with all redundancies.
+    """Return the methods with all redundancies that are compared on a network.
 
-    On the testbed's switch, there are only the redundancies 1 to 3 about the paper's best, and n-1, which sends least.
+    On the testbed's switch, the methods have only the redundancies 1, 2 and 3, around the paper's best redundancy, and
+    n-1, which sends least.
     """
     if network != TESTBED:
         return [MULTICAST, *tasks.all_coded(n), coded(n), *tasks.all_grouped(n)]
@@ -85,7 +89,7 @@ def show(task: Task, found: Found, section: Section):
 
 
 def times_by_redundancy(found: Found, task: Task, network: Network, n: int) -> dict[str, dict[int, Sample]]:
-    """Return the seconds of a step as samples, by scheme and redundancy."""
+    """Return the seconds of a step as samples (values by seed), by scheme and redundancy."""
     times = {ITSELF: {}, MODEL: {}, OURS: {}}
     for method in methods(n, network)[1:]:
         scheme = ITSELF if method.config == "coded" else OURS
@@ -97,24 +101,30 @@ def times_by_redundancy(found: Found, task: Task, network: Network, n: int) -> d
 
 
 def parts(found: Found, task: Task, network: Network, n: int) -> tuple[Sample, Sample]:
-    """Return Tcalc and Tcomm, by seed: the gradients of a step of SSGD by multicast, and its rest (section 3.2.4)."""
+    """Return Tcalc and Tcomm (section 3.2.4 of the paper) by seed.
+
+    Tcalc is the time of the gradients in a step of SSGD by multicast, and Tcomm is the remaining time of the step.
+    """
     key = task, network, MULTICAST, n
     computing = sample.of(found[key], gradient_seconds)
     return computing, combined(lambda whole, calc: whole - calc, tasks.step_seconds(found, *key), computing)
 
 
 def communication_ratio(found: Found, task: Task, network: Network, n: int) -> Sample:
-    """Return Tcomm / Tcalc, by seed."""
+    """Return the ratio of communication to computing time (Tcomm / Tcalc) of SSGD by multicast, by seed."""
     return combined(lambda calc, comm: comm / calc, *parts(found, task, network, n))
 
 
 def best(by_r: dict[int, Sample]) -> set[int]:
-    """Return the redundancies that are the fastest with at least one seed."""
+    """Return the redundancies whose step is the shortest with at least one seed."""
     return {min(by_r, key=lambda r: by_r[r].values[seed]) for seed in next(iter(by_r.values())).values}
 
 
 def optimum(times: dict, name: str, kind: str, task: Task, network: Network) -> Case:
-    """Return the case on the paper's redundancy: supported if best with every seed, refuted if with none."""
+    """Return the case (comparison) on the redundancy that the paper finds best.
+
+    The case is supported if the paper's redundancy is the best with every seed, and refuted if with none.
+    """
     found = best(times[name])
     holds = found == {task.best_r} if len(found) == 1 or task.best_r not in found else None
     estimate = float(min(found)) if len(found) == 1 else None
@@ -123,9 +133,10 @@ def optimum(times: dict, name: str, kind: str, task: Task, network: Network) -> 
 
 
 def model_optimum(times: dict, ratio: Sample, task: Task, network: Network) -> Case:
-    """Return the case (comparison) on the best redundancy of the model, which Tcomm / Tcalc determines.
+    """Return the case (comparison) on the best redundancy according to the model, which follows from Tcomm / Tcalc.
 
-    Whether the model's best redundancy is the paper's depends on this testbed, and not on the method.
+    Whether the model's best redundancy is also the paper's depends on the testbed's Tcomm / Tcalc, and not on the
+    method.
     """
     own = optimum(times, MODEL, BY_CONSTRUCTION, task, network)
     where = f"{network.name}, Tcomm / Tcalc = {ratio.text()}; the paper's r = {task.best_r} needs {needed(task.best_r)}"
@@ -133,14 +144,14 @@ def model_optimum(times: dict, ratio: Sample, task: Task, network: Network) -> C
 
 
 def needed(r: int) -> str:
-    """Return, as text, the range of Tcomm / Tcalc in which r is the best redundancy of the model."""
+    """Return, as text, the range of Tcomm / Tcalc in which ``r`` is the best redundancy according to the model."""
     return f"{r * (r - 1)} to {r * (r + 1)}"
 
 
 def fit(times: dict[str, dict[int, Sample]], name: str, network: Network) -> Case:
-    """Return the case (comparison) on the model's greatest error, over all r at which ranks send messages.
+    """Return the case (comparison) on the model's greatest error, over all redundancies at which ranks send.
 
-    The error is the greater of two ratios: the model's time over the step's time, and its inverse.
+    The model's error is the ratio of the model's time to the step's time, or the inverse if that is greater.
     """
     errors = [
         combined(lambda model, true: max(model / true, true / model), times[MODEL][r], seconds)

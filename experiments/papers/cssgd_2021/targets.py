@@ -1,4 +1,4 @@
-"""The tables and figures of CSSGD (Li, Xie, Mao, Xu, Zhu, Zhang 2021), with the grouped scheme of this project."""
+"""The tables and figures of CSSGD (Li, Xie, Mao, Xu, Zhu, Zhang 2021), and of this project's grouped scheme."""
 
 from functools import partial
 

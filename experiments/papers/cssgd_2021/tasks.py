@@ -1,4 +1,4 @@
-"""Models, algorithms, networks, and runs that the tables and figures of CSSGD share."""
+"""Models, algorithms, networks and runs that several tables and figures of the CSSGD paper share."""
 
 import math
 from collections.abc import Callable, Hashable, Iterable
@@ -15,30 +15,32 @@ from experiments.tables.targets import Found
 from grsgd.runs.measures import seconds_per_step
 
 TIMED_STEPS = 3
-"""Number of steps per rank in simulated runs for the time or bytes of a step; more would need too many coded packets.
+"""Number of steps per rank in simulated runs that find the time or the bytes of a step.
 
-Measured times vary between steps, so a measured run has the scale's number of steps.
+More steps would need too many coded packets. Measured times vary from step to step, so a measured run has as many
+steps as the experiment's scale (size) states.
 """
 FEWER_NODES = 4
-"""Number of nodes for which steps are timed at every scale, in addition to the numbers with trainings."""
+"""Number of nodes on which steps are timed at every scale, in addition to the numbers with trainings."""
 CASE_NODES = 4, 8, 10
-"""Numbers of nodes whose cases are decided, because cases for all numbers would be too many to read."""
+"""Numbers of nodes for which algorithms are compared; comparisons for all numbers would be too many to read."""
 ASGD_RUNS = 10
-"""Number of runs of ASGD whose mean the paper reports."""
+"""Number of runs of ASGD over which the paper reports the mean."""
 FEWER_RUNS = 3
 """Number of seeds of trainings that take long, and of controls."""
 SMALL = "smoke.toml"
-"""TOML file of the scale that has the fewest runs."""
+"""Name of the TOML file with settings of the scale (size of the experiment) that has the fewest runs."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """A model and its data.
+    """A model of the paper, with its data.
 
-    benchmark: the accuracy at which the paper takes times. best_r: the redundancy that the paper finds best on 8 nodes.
-    claim: the claim on the time that the best redundancy saves. overrides: overrides of the configurations in the
-    task's folder. is_long: whether trainings take so long that they run on 8 nodes only, below the paper's scale.
-    tuning_epochs: the greatest number of epochs of a learning-rate trial, below the paper's scale.
+    benchmark: the test accuracy until which the paper measures times. best_r: the redundancy that the paper finds best
+    on 8 nodes. claim: the claim on the time that the best redundancy saves. overrides: overrides of the configurations
+    in the task's folder. is_long: True if trainings take so long that, except at the paper's scale, they run on 8
+    nodes only. tuning_epochs: the greatest number of epochs of a training that tunes the learning rate, except at the
+    paper's scale.
     """
 
     name: str
@@ -51,17 +53,17 @@ class Task:
     tuning_epochs: float = math.inf
 
     def target(self, conditions: Conditions) -> float:
-        """Return the test accuracy at which times are taken at the scale of ``conditions``, as a fraction of 1."""
+        """Return the test accuracy until which times are measured under ``conditions``, as a fraction of 1."""
         return conditions.load(self.config(RING), self.overrides).train.target_accuracy
 
     def tuned_with(self, conditions: Conditions) -> tuple[str, ...]:
-        """Return the overrides of learning-rate trials."""
+        """Return the overrides of the trainings that tune the learning rate of this task."""
         epochs = conditions.load(self.config(RING), self.overrides).train.epochs
         is_shorter = conditions.scale.file and epochs > self.tuning_epochs
         return (*self.overrides, *([f"train.epochs={self.tuning_epochs}"] if is_shorter else []))
 
     def is_whole(self, conditions: Conditions) -> bool:
-        """Return whether the model is trained at least to the paper's benchmark accuracy."""
+        """Return True if the model is trained at least to the paper's benchmark accuracy."""
         return self.target(conditions) >= self.benchmark
 
     def batch(self, conditions: Conditions) -> int:
@@ -69,14 +71,18 @@ class Task:
         return conditions.load(self.config(RING), self.overrides).data.batch_size
 
     def runs(self, conditions: Conditions) -> int | None:
-        """Return the number of trainings of ASGD and of methods compared with it; None for the scale's number."""
+        """Return the number of trainings of ASGD and of the methods that are compared with ASGD.
+
+        Returns None if the scale (size of the experiment) determines the number.
+        """
         return None if conditions.scale.file == SMALL else ASGD_RUNS
 
     def nodes(self, conditions: Conditions) -> list[int]:
-        """Return the numbers of nodes with trainings; below the paper's scale, every second number.
+        """Return the numbers of nodes on which the task is trained.
 
-        Trainings on two nodes are left out, because with redundancy neither node sends. Numbers of nodes at which
-        chance alone reaches the target are left out, too.
+        Except at the paper's scale, every second number is left out. Trainings on two nodes are left out, because with
+        redundancy 2 no node sends anything. Numbers n of nodes are left out if guessing one of n classes already
+        reaches the target accuracy.
         """
         nodes = [n for n in conditions.scale.coding_ranks if n > 2 and 1 / n < self.target(conditions)]
         if self.is_long and conditions.scale.file:
@@ -93,14 +99,20 @@ CNN = Task("CNN", "cssgd/cnn", 0.7, 2, "cssgd-best-cnn", is_long=True, tuning_ep
 
 
 def variants(conditions: Conditions, task: Task) -> list[Task]:
-    """Return the DNN with both outputs (at the small scale with one output), or the CNN; both outputs take equal times.
+    """Return the variants of a task that are trained: the DNN with two kinds of output layer, or the CNN.
+
+    In the smallest experiments, only one of the DNN's two kinds of output layer is trained. The kind of output layer
+    does not affect times.
     """
     return [DNN, SIGMOID] if task is DNN and conditions.scale.file != SMALL else [task]
 
 
 @dataclass(frozen=True)
 class Method:
-    """An algorithm with its options. r: its redundancy; None if it has none. overrides: of its configuration."""
+    """An algorithm with its options.
+
+    r: its redundancy; None for an algorithm without redundancy. overrides: overrides of its configuration.
+    """
 
     name: str
     config: str
@@ -122,27 +134,28 @@ def grouped(r: int) -> Method:
 
 
 def all_coded(n: int) -> list[Method]:
-    """Return CSSGD with every redundancy at which nodes send something: 1 to n - 1."""
+    """Return CSSGD with every redundancy at which nodes send something: 1 to n - 1 for n nodes."""
     return [coded(r) for r in range(1, n)]
 
 
 def perhaps_fastest(n: int) -> list[Method]:
-    """Return CSSGD with every redundancy that may be the fastest: r = 1, and each r that sends fewer bytes than r = 1.
+    """Return CSSGD with redundancy 1, and with each redundancy r that sends fewer bytes than redundancy 1.
 
-    Any other r computes more than r = 1, and sends no fewer bytes. All nodes together send n C(n-1, r) / r gradients.
+    A redundancy r that does not send fewer bytes than redundancy 1 computes more, and is therefore slower. With
+    redundancy r, all n nodes together send n C(n-1, r) / r gradients in a step.
     """
     return [method for method in all_coded(n) if method.r == 1 or math.comb(n - 1, method.r) < method.r * (n - 1)]
 
 
 def all_grouped(n: int) -> list[Method]:
-    """Return the grouped scheme with every number of groups from two on, each with its least redundancy."""
+    """Return the grouped scheme with every number of groups from two on, each with the least redundancy for it."""
     groups = {-(-n // r): r for r in range(n - 1, 0, -1)}
     return [grouped(r) for count, r in sorted(groups.items(), reverse=True) if count > 1]
 
 
 @dataclass(frozen=True)
 class Network:
-    """The network that connects the nodes, and the source of its times."""
+    """The network that connects the nodes, and the source of its times (simulated or measured)."""
 
     name: str
     source: str = SIMULATED
@@ -152,7 +165,7 @@ class Network:
         return Link(conditions.scale.rate, self.medium) if self.medium != "switch" else None
 
     def nodes(self, conditions: Conditions) -> list[int]:
-        """Return the numbers of nodes for which steps are timed on this network."""
+        """Return the numbers of nodes on which steps are timed over this network."""
         if self.source == MEASURED:
             return list(conditions.scale.clock_ranks)
         return sorted({FEWER_NODES, *conditions.scale.coding_ranks} - {2})
@@ -180,7 +193,7 @@ SENDS_MORE = (
 
 
 def setting(conditions: Conditions, task: Task, method: Method, n: int, network: Network = SWITCH) -> Setting:
-    """Return the setting of a task on n nodes, whose data have n classes."""
+    """Return the setting of a task's training or timing on n nodes, whose data have n classes."""
     redundancy = (f"algorithm.r={method.r}",) if method.r else ()
     return Setting(
         task.config(method),
@@ -193,16 +206,22 @@ def setting(conditions: Conditions, task: Task, method: Method, n: int, network:
 
 
 def alone(conditions: Conditions, task: Task) -> Setting:
-    """Return the setting of one rank with its own batch, on the task of the nodes for which rates are tuned."""
+    """Return the setting of one rank that trains alone with its own batch.
+
+    The data of the single rank have as many classes as on the number of nodes for which learning rates are tuned.
+    """
     return setting(conditions, task, RING, conditions.scale.tuning_ranks).but(ranks=1)
 
 
 def case_nodes(nodes: list[int]) -> list[int]:
-    """Return the numbers among ``nodes`` whose cases are decided; all of them if `CASE_NODES` has none of them."""
+    """Return the numbers among ``nodes`` for which algorithms are compared.
+
+    If `CASE_NODES` has none of the numbers in ``nodes``, all of ``nodes`` are returned.
+    """
     return [n for n in nodes if n in CASE_NODES] or nodes
 
 
-# ---- times and bytes of a step
+# ---- functions on the time and the bytes of a step
 
 
 def steps(
@@ -212,9 +231,11 @@ def steps(
     methods: Callable[[int, Network], list[Method]],
     seeds: int | None = None,
 ) -> dict[Hashable, Need]:
-    """Return the needs of short runs of ``methods``, for all n of each network, if a step has a sample for each block.
+    """Return the specifications of short runs of ``methods``, for all numbers of nodes of each network.
 
-    seeds: number of seeds; None for the number of the scale.
+    Runs of CSSGD with more blocks than samples in a step are left out.
+
+    seeds: number of seeds of each run; None takes the number of the experiment's scale (size).
     """
     batch = task.batch(conditions)
     return {
@@ -229,29 +250,32 @@ def steps(
 
 
 def blocks(n: int, r: int) -> int:
-    """Return the number of blocks into which CSSGD cuts the samples of a step: one per choice of r of n nodes.
+    """Return the number of blocks into which CSSGD divides the samples of a step: one per choice of r nodes.
 
-    Section 3.1 of the paper defines the blocks.
+    Section 3.1 of the CSSGD paper defines the blocks.
     """
     return math.comb(n, r)
 
 
 def step_seconds(found: Found, *key) -> Sample:
-    """Return the seconds of a step, by seed, of the need with this key."""
+    """Return the seconds of a step, by seed, in the runs with the key ``key``."""
     return sample.of(found[key], seconds_per_step)
 
 
 def fastest(found: Found, task: Task, network: Network, methods: list[Method], n: int) -> Method:
-    """Return the timed method whose step takes the least time, compared by medians over seeds."""
+    """Return the method among ``methods`` whose step has the least median time over the seeds."""
     methods = [method for method in methods if (task, network, method, n) in found]
     return min(methods, key=lambda method: step_seconds(found, task, network, method, n).median())
 
 
-# ---- steps to the target accuracy
+# ---- functions on the number of steps to the target accuracy
 
 
 def trainings(conditions: Conditions, task: Task) -> dict[Hashable, Need]:
-    """Return the needs of trainings of the synchronous algorithms, by task and n; they may stop at the target."""
+    """Return the specifications of the synchronous algorithms' trainings, by task and number of nodes.
+
+    A training may stop at the target accuracy.
+    """
     return {
         (task, n): Trajectories(stopping(setting(conditions, task, RING, n)), task.runs(conditions))
         for n in task.nodes(conditions)
@@ -263,14 +287,14 @@ def stopping(trained: Setting) -> Setting:
 
 
 def steps_to_target(found: Found, task: Task, n: int) -> Sample:
-    """Return the number of steps to the target accuracy, by seed; all synchronous algorithms take equally many."""
+    """Return the number of steps to the target accuracy, by seed, which is equal for all synchronous algorithms."""
     return to_target(found[task, n], "samples").scaled(1 / (n * task.batch(found.conditions)))
 
 
 def combined(function: Callable[..., float], *samples: Sample) -> Sample:
-    """Return the sample of ``function`` applied to the values of each seed.
+    """Apply ``function`` to the values that ``samples`` have for each seed; return the results as a sample by seed.
 
-    A seed's value is None if it is unknown or a bound in one of ``samples``.
+    The value of a seed is None if one of ``samples`` has no value for the seed, or only a bound.
     """
     seeds = sorted(set().union(*(each.values for each in samples)))
     values = {}
@@ -281,7 +305,7 @@ def combined(function: Callable[..., float], *samples: Sample) -> Sample:
 
 
 def notes(section: Section, conditions: Conditions, task: Task):
-    """Write notes on the times to the target accuracy into the section."""
+    """Write into the section how the times to the target accuracy were found, and which redundancies are left out."""
     batch = task.batch(conditions)
     for n in task.nodes(conditions):
         left_out = [r for r in range(1, n) if blocks(n, r) > n * batch]

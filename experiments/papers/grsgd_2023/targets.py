@@ -1,4 +1,4 @@
-"""The tables and figures of GRSGD (Zhou, Tu, Ren 2023), compared with ring all-reduce and D-PSGD."""
+"""The tables and figures of GRSGD (Zhou, Tu, Ren 2023), which is compared with ring all-reduce and D-PSGD."""
 
 from dataclasses import replace
 
@@ -39,7 +39,7 @@ SCENARIOS = {
     SLOW_LINKS: "On slow links, models arrive late, and late models bring training less far.",
 }
 
-# ---- time and accuracy
+# ---- figures on time and accuracy
 
 TIME = TimeToAccuracy(
     dict.fromkeys((RING, DPSGD), "grsgd-time"),
@@ -72,12 +72,12 @@ ACCURACY = FinalAccuracy(
 )
 register("grsgd-epoch-acc", "Accuracy after the same number of samples", ACCURACY.needs, ACCURACY.show)
 
-# ---- waiting
+# ---- figures on waiting
 
 MAX_WAIT_RATIO = 0.01
-"""Greatest waiting time, as a fraction of ring all-reduce's waiting time, that counts as not waiting."""
+"""Greatest waiting time that counts as not waiting, as a fraction of the waiting time of ring all-reduce."""
 MAX_PACE = 1.25
-"""Greatest factor by which one rank 4 times slower may prolong the other ranks' steps, if they count as not waiting."""
+"""Greatest factor by which one rank that is 4 times slower may prolong the steps of ranks that count as not waiting."""
 
 
 def stepping(conditions):
@@ -144,21 +144,27 @@ def show_wait(found, section):
 
 
 def others_step(run) -> float:
-    """Return the mean seconds of a step of the ranks that are not slow; rank 1 is slow."""
+    """Return the mean seconds of a step of all ranks except rank 1, which is slow."""
     return float(sum(np.delete(part_of_a_step(run, part), 1).mean() for part in PARTS))
 
 
 register("grsgd-wait", "Time spent waiting in a step", wait_needs, show_wait)
 
-# ---- redundancy of the data
+# ---- figures on the redundancy of the data
 
 SHARDS = ("data.alpha=0.5",)
-"""Override for shards of unequal classes; with equal shards, each rank would have enough data in its own shard."""
+"""Override for shards with unequal shares of the classes.
+
+If the shares of the classes were equal, each rank would learn enough from its own shard.
+"""
 REDUNDANCIES = (2,)
 
 
 def redundancy_settings(conditions):
-    """Return settings by place and name. rho: number of ranks per shard; H: steps between two pushes of a model."""
+    """Return the settings of the runs, by place and by rho and H.
+
+    rho: number of ranks per shard; H: number of steps between two pushes of a model.
+    """
     place = Setting("", conditions.scale.tuning_ranks)
     ours = place.but(config=CONFIGS[OURS])
     kinds = [(1, 1), *((rho, h) for h in REDUNDANCIES for rho in (1, h))]
@@ -209,11 +215,14 @@ def show_redundancy(found, section):
 
 register("grsgd-redundancy", "Redundancy of the data: accuracy and bytes", redundancy_needs, show_redundancy)
 
-# ---- the paper's own size: times alone
+# ---- times of steps at the size of the paper's experiments
 
 RANKS, EPOCHS, IMAGES = 32, 90, 1_281_167
 GENERATED = ('data.name="synthetic"', "data.shape=[3,32,32]", "data.classes=1000", "data.samples=5000")
-"""Data that replace ImageNet; no gradient is computed, and the number of parameters does not depend on image sizes."""
+"""Overrides for generated data that replace ImageNet.
+
+Runs with these data compute no gradients, and the number of parameters does not depend on the size of images.
+"""
 COMPUTING = "lognormal:0.1,0.05"
 """Distribution of a step's seconds (median, sigma of the logarithm).
 
@@ -233,9 +242,10 @@ def imagenet_needs(conditions):
 
 
 def short_runs(setting: Setting) -> Steps:
-    """Return the need for runs of few steps if all ranks are alike.
+    """Return the specification of runs that find the time of a step.
 
-    A slow rank's effect on a ring spreads by one rank per step, so runs with a slow rank have more steps.
+    If all ranks are equally fast, the runs have few steps. Runs of GRSGD with a slow rank have more steps, because the
+    slow rank's effect spreads along the ring by one rank per step.
     """
     alike = setting.scenario == EQUAL or setting.config.endswith("ring_allreduce")
     return Steps(setting, seeds=3, steps=2 if alike else 2 * RANKS)

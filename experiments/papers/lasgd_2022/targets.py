@@ -36,7 +36,7 @@ GOSSIP = {
     "D-PSGD": "lasgd/dpsgd",
 }
 LATER = {"GRSGD": "lasgd/grsgd"}
-"""Gossip algorithm that was published after the LASGD paper."""
+"""A gossip algorithm that was published after the LASGD paper, by name, with its configuration."""
 CONFIGS = {LASGD: "lasgd/lasgd", RING: "lasgd/ring_allreduce", **GOSSIP, **LATER}
 NO_MESSAGES = "lasgd/alone"
 SCENARIOS = {
@@ -47,7 +47,7 @@ SCENARIOS = {
     SLOW_LINKS: "On slow links an all-reduce of all models takes long: the average is late, and models differ.",
 }
 
-# ---- time and accuracy
+# ---- figures on time and accuracy
 
 TIME = TimeToAccuracy(
     {RING: "lasgd-time"} | dict.fromkeys(GOSSIP, "lasgd-gossip-time"),
@@ -63,7 +63,7 @@ ASYNCHRONOUS_GOSSIP = (ADPSGD, "GoSGD")
 
 
 def show_time(found, section):
-    """Write the verdicts on LASGD's time, and on the abstract's statements about earlier methods, into the section."""
+    """Write into the section the verdicts on LASGD's time, and on the paper's statements about earlier methods."""
     times = TIME.show(found, section)
     section.finding(
         "lasgd-speed-up",
@@ -129,7 +129,7 @@ def show_accuracy(found, section):
 
 register("lasgd-epoch-acc", "Accuracy after the same number of samples", ACCURACY.needs, show_accuracy)
 
-# ---- merge rules
+# ---- figures on merge rules
 
 
 def merge_settings(conditions):
@@ -159,10 +159,10 @@ def show_merges(found, section):
 
 register("lasgd-merge-ablation", "Merge rules side by side", merge_needs, show_merges)
 
-# ---- throughput
+# ---- figures on throughput
 
 MIN_EFFICIENCY = 0.9
-"""Least fraction of the speed of ranks that compute alone that counts as near this speed."""
+"""Least speed that counts as near the speed of ranks that only compute, as a fraction of their speed."""
 OF_ALONE = "of the speed of computing alone"
 FREE = "If simulated messages take no processor time, nothing can slow LASGD down, so such cases are no evidence"
 
@@ -229,13 +229,15 @@ def show_throughput(found, section):
 
 register("lasgd-throughput", "Samples per second over ranks and over bandwidth", throughput_needs, show_throughput)
 
-# ---- stragglers
+# ---- figures on stragglers
 
 SLOWER = 0.9 * 4
-"""Least factor by which a step is longer if it counts as having the pace of a rank that is 4 times slower."""
+"""Least factor by which a step must be longer to count as having the pace of a rank that is 4 times slower."""
 TWO_STRAGGLERS = Scenario("two ranks 4 times slower", (*STRAGGLER.overrides, "stragglers.slowdown.2=4.0"))
 SENSITIVE = {STRAGGLER: SLOWER, SLOW_HOST: SLOWER, TWO_STRAGGLERS: SLOWER, SLOW_LINKS: 1.25}
-"""Least factor, relative to a step of equal ranks that only compute, at which a step counts as sensitive, by scenario.
+"""Least factor by which a scenario must prolong a step so that the algorithm counts as sensitive, by scenario.
+
+The steps in a scenario are compared with steps of equal ranks that only compute.
 """
 
 

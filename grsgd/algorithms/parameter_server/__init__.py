@@ -1,5 +1,5 @@
-"""Parameter server: the algorithm on workers and servers, and the strategies by which a server applies gradients and
-answers workers."""
+"""Parameter server: the algorithm for workers and servers, and the strategies that decide when a server applies
+gradients and answers workers."""
 
 from grsgd.algorithms.parameter_server.algorithm import ParameterServer, ServerOptions
 

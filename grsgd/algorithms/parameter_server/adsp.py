@@ -1,8 +1,8 @@
 """adsp, the adaptive synchronous parallel strategy of a parameter server, which treats workers according to their state
 (Wang, Zhu 2024).
 
-Only the abstract of the adsp paper was available. The docstring of `Adsp` says which parts of the strategy are
-inferred.
+Only the abstract of the adsp paper was available. The docstring of the class `Adsp` says which parts of the adsp
+strategy are inferred.
 """
 
 import statistics
@@ -55,20 +55,22 @@ class Adsp(Strategy):
             if gap <= s or (gap <= smax and all that are not slow have their gradient in the buffer):
                 w -= eta/n sum(buffer);  V += 1;  empty the buffer;  answer its workers
 
-    According to the abstract of the adsp paper, the version and the delay are signs of a straggler. The abstract names
-    a threshold for the difference between the newest and the oldest version, which decides the state of a worker. The
-    abstract names an update rule for each state. All other parts of `Adsp` are inferred: the rules themselves, and
-    every option and its default. A gradient that empties the buffer is applied in the same update as the buffer, so the
-    order in which gradients arrive makes no difference.
+    According to the abstract of the adsp paper, a server recognises a straggler by its model version and its delay. The
+    abstract of the adsp paper names a threshold for the difference between the newest and the oldest version, which
+    decides the state of a worker. The abstract of the adsp paper names an update rule for each state of a worker. All
+    other parts of `Adsp` are inferred: the rules themselves, and every option and its default. A gradient whose arrival
+    empties the buffer is applied in the same update as the gradients in the buffer, so the order of arrival makes no
+    difference.
 
-    The numbers of pushes c satisfy max(c) - min(c) <= smax + 1, because the server answers no worker that leads by more
-    than smax steps.
+    The numbers of pushes c of all workers satisfy max(c) - min(c) <= smax + 1, because the server answers no worker
+    that leads by more than smax steps.
 
-    ``s`` and ``smax`` are whole numbers or inf, with s <= smax. ``slow_factor`` is kappa; inf means no stragglers.
-    ``slow_streak`` is m, ``delay_ema`` is lam, and ``straggler_weight`` is phi: "inverse" is 1/(1 + tau), "one" is 1,
-    and "compensated" is 1 with delay compensation of stragglers only. With ``ahead_mode`` = "apply", the state AHEAD
-    differs from ASYNC only in the answer, which is held while lead_i > s. With ``ahead_mode`` = "apply", smax has no
-    effect.
+    The bounds ``s`` and ``smax`` on a worker's lead are whole numbers of steps or inf, with s <= smax. ``slow_factor``
+    is kappa; with kappa = inf no worker is a straggler. ``slow_streak`` is m, ``delay_ema`` is lam, and
+    ``straggler_weight`` is phi. The value "inverse" means phi = 1/(1 + tau), and the value "one" means phi = 1. The
+    value "compensated" means phi = 1 with delay compensation of stragglers only. With ``ahead_mode`` = "apply", the
+    gradient of a worker in the state AHEAD is applied as in the state ASYNC, but the server holds its answer while
+    lead_i > s. With ``ahead_mode`` = "apply", the option smax has no effect.
 
     If no worker is a straggler (kappa = inf), or phi is "one", `Adsp` has three special cases. In these cases `Adsp`
     equals `Asp` (s = smax = inf), `Bsp` (s = smax = 0), and `Ssp` with the same s (ahead_mode "apply").
@@ -86,7 +88,8 @@ class Adsp(Strategy):
         """d_i of each worker: the moving average of the seconds from an answer to the worker's next push, or None
         before the first push."""
         self.late = [0] * workers
-        """Number of pushes in a row of each worker at which d_i was above slow_factor times the median."""
+        """Number of the worker's last pushes in a row at which d_i was above slow_factor times the median of all
+        delays."""
         self.states = ["async"] * workers
         """State of each worker at its last push: one of `STATES`."""
 
@@ -96,7 +99,7 @@ class Adsp(Strategy):
 
     @property
     def most_lead(self) -> float:
-        """Largest number of steps by which a worker may lead the slowest worker when the server answers it."""
+        """Largest lead over the slowest worker, in steps, with which a worker may be answered."""
         return self.options.s if self.options.ahead_mode == "apply" else self.options.smax
 
     def state(self, worker):

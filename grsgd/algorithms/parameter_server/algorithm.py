@@ -38,7 +38,7 @@ DROPPED_DESCRIPTION = "gradients of each worker that were dropped as too old; of
 
 
 class GradientOptions(FeedbackOptions, Options):
-    """Options that choose the ranks of the servers, the compression of gradients, and the weights of gradients."""
+    """Options for the ranks on which servers run, the compression of gradients, and the weights of gradients."""
 
     server: Literal["dedicated", "shared"] = Field(
         "dedicated", description="dedicated: the last ranks only serve; shared: the first ranks serve and train"
@@ -51,7 +51,7 @@ class GradientOptions(FeedbackOptions, Options):
 
 
 class LostWorkerOptions(Options):
-    """Options for lost workers: whether the run goes on, and the seconds of silence after which a worker is lost."""
+    """Options that decide when a silent worker counts as lost, and whether the run goes on without the worker."""
 
     on_lost_worker: Literal["stop", "evict"] = Field(
         "stop", description="stop: end the job when a worker is lost; evict: go on without the lost worker"
@@ -65,7 +65,7 @@ class LostWorkerOptions(Options):
 
 
 class ServerOptions(LostWorkerOptions, GradientOptions):
-    """Options of a parameter server that applies gradients, common to all strategies."""
+    """Options, common to all strategies, of a parameter server that applies gradients."""
 
     @property
     def strategy_class(self) -> type[Strategy]:
@@ -74,7 +74,7 @@ class ServerOptions(LostWorkerOptions, GradientOptions):
     @model_validator(mode="after")
     def one_server_evicts(self):
         if self.on_lost_worker == "evict" and self.servers > 1:
-            raise ValueError('on_lost_worker = "evict" needs servers = 1: several might give up different workers')
+            raise ValueError('on_lost_worker = "evict" needs servers = 1: two servers might exclude different workers')
         return self
 
 
@@ -97,17 +97,17 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
                                                     w = w - eta/n * sum of weight * g;  V = V + 1
                                                     send w to the workers that are answered
 
-    The strategy bsp waits for all workers, and the strategy asp for no worker. The strategies ssp and dssp wait for
-    workers that are too far behind. The adaptive synchronous parallel strategy, adsp, treats workers by their state.
-    Only the abstract of the adsp paper is known, so the rules of adsp are inferred
-    (docs/reference/algorithms/server.md). The strategy m_sync waits for the fastest m workers. The strategy rennala
-    gathers B gradients of the same model, from any workers. The strategy ringmaster drops gradients that are R updates
-    old.
+    With the strategy bsp the server waits for all workers, and with the strategy asp for no worker. With the strategies
+    ssp and dssp the server holds the answers to workers that are too far ahead of the slowest worker. The strategy adsp
+    (adaptive synchronous parallel) treats gradients according to their worker's state. The rules of adsp are inferred,
+    because only the abstract of the adsp paper is known (docs/reference/algorithms/server.md). With the strategy m_sync
+    the server waits for the fastest m workers. With the strategy rennala the server sums B gradients of the same model,
+    from any workers. With the strategy ringmaster the server drops gradients that are R updates old.
 
     In each step a worker sends M (the bytes of the model) to the server, and the server sends M back. The server
-    updates w with any torch optimizer. The model of the run is w, and a worker's x is the w in the server's last
-    answer. With ``compression`` workers send compressed gradients, and add the values that compression leaves out to
-    the next gradient. The server sends w uncompressed.
+    updates w with any torch optimizer. The model of the run is the server's w, and a worker's x is the w in the
+    server's last answer. With ``compression`` workers send compressed gradients, and add the values that the
+    compression leaves out to their next gradient. The server sends the model w uncompressed.
     """
 
     paper = (
@@ -131,12 +131,12 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
             self.staleness = self.server.staleness
         self.answer = self.x.like() if self.is_worker else None
         self.replies = {server: records.empty(Answer) for server in self.shards}
-        """The last `Answer` of each server, as packed bytes."""
+        """The last `Answer` message of each server, as packed bytes."""
         self.applied = 0
-        """Number of gradients in the model of the first server, according to the first server's last answer."""
+        """Number of gradients that the first server has applied to the model, according to its last answer."""
         self.pushes = 0
         self.feedback: dict[int, ErrorFeedback] = {}
-        """Compressor of the part of this worker's gradients that each server receives; empty without compression."""
+        """Compressor for each server's part of this worker's gradients, by server; empty without compression."""
         if options.compresses and self.is_worker:
             self.memory = outer_memory(self.x, options.outer_state)
             self.room, self.e = self.memory.room(self.x), self.memory.like(self.x).tensor
@@ -147,9 +147,9 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
                 )
             self.payloads = {server: each.compressor.payload() for server, each in self.feedback.items()}
         self.last_word = Word.FINISHED
-        """Word in this worker's last message to the servers: FINISHED after training, or RESTS before a checkpoint."""
+        """Kind of this worker's last message to each server: FINISHED after training, RESTS before a checkpoint."""
         self.has_rested = False
-        """Whether training has stopped before, and goes on after a checkpoint or in a new process."""
+        """Whether training had begun earlier and now continues, after a checkpoint or in a new process."""
 
     @classmethod
     def traits_of(cls, options):
@@ -169,7 +169,7 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
 
     @classmethod
     def words_of(cls, options):
-        """Yield the words of a run's label in reports: the algorithm, the strategy and the compression."""
+        """Yield the words of a run's label in reports: the names of the algorithm, the strategy and the compression."""
         yield cls.name
         if "strategy" in cls.Options.model_fields:
             yield options.strategy
@@ -197,7 +197,7 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
             self.server.start()
 
     def begin(self):
-        """Begin to serve workers. After a checkpoint, all workers first receive the servers' model."""
+        """Begin to serve workers. After a checkpoint, all workers first receive the servers' model w."""
         if self.has_rested:
             yield from self.pull()
         if self.server is not None:
@@ -205,7 +205,7 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
         self.has_rested = True
 
     def pull(self):
-        """Schedule, called on all ranks at once, by which the servers send their model to all workers."""
+        """Generator, called on all ranks at once, in which the servers send their model to all workers."""
         if self.server is not None:
             begin, end = self.shards[self.comm.rank]
             self.x.tensor[begin:end].copy_(self.server.w)
@@ -242,13 +242,13 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
     def arrays_apart(cls, options, ranks):
         if not options.compresses:
             return cls.arrays_held(options, ranks), 0
-        of_worker = 2 + payload_share(options)  # e, the decoded payload, and the payload
+        of_worker = 2 + payload_share(options)  # arrays: the error e, the decoded payload, and the compressed payload
         shares_rank = options.server == "shared"
         return cls.arrays_held(options, ranks) - (of_worker if shares_rank else 0), of_worker + 1
 
     def push(self, g: Flat, steps: int = 1):
-        """Schedule that sends the servers ``g``, the result of ``steps`` steps, and waits for the servers' answers,
-        which are the next model.
+        """Generator that sends the servers ``g``, a gradient or a model computed in ``steps`` steps, and waits for the
+        servers' answers, which are the next model.
 
         Raises Excluded if a server has excluded this rank from the run.
         """
@@ -328,13 +328,13 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
         self.last_word = Word.FINISHED
 
     def finish(self, server: int):
-        """Begin to send ``server`` the message that this worker has ended its training, or pauses for a checkpoint.
+        """Begin to send ``server`` the message that this worker has ended its training or pauses for a checkpoint.
         Returns a pollable that is true when the message has been sent."""
         message = records.pack(Push(self.last_word, 0))
         return self.comm.Isend(message, server, tags.SERVER_PUSH, header=message.nbytes)
 
     def exclude_lost_workers(self):
-        """Schedule, called after training, that receives the list of lost workers from the server, and excludes the
+        """Generator, called after training, that receives the list of lost workers from the server, and excludes the
         lost workers from later messages."""
         ((rank, _),) = self.shards.items()
         if self.server is not None:
@@ -349,8 +349,8 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
             self.uncounted_comm = self.uncounted_comm.subset(left)
 
     def extra(self):
-        """Return the workers' states and the numbers of dropped gradients. States are int8 of shape [workers, pushes],
-        with -1 after a worker's last push."""
+        """Return the workers' states at each push and the numbers of dropped gradients, for the run file. The states
+        are int8 of shape [workers, pushes], with -1 after a worker's last push."""
         if self.server is None:
             return {}
         found, states, dropped = {}, self.server.states, self.server.strategy.dropped

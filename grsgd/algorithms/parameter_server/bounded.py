@@ -1,8 +1,8 @@
-"""Strategies of a parameter server that bound a worker's lead over the slowest worker: to 0 steps (bsp), not at all
-(asp), or to a number of steps (ssp, dssp).
+"""Strategies of a parameter server that bound a worker's lead over the slowest worker: to 0 steps (bsp), to a number of
+steps (ssp, dssp), or not at all (asp).
 
 Sources: Ho et al. 2013 for SSP, and Zhao et al. 2019 for DSSP. The bulk synchronous strategy (bsp) and the asynchronous
-strategy (asp) are well known.
+strategy (asp) are well known and have no single source.
 """
 
 import math
@@ -41,8 +41,8 @@ class Bsp(Strategy):
     """Bulk synchronous strategy: one update with the gradients of all active workers, after all active workers have
     pushed.
 
-    With bsp the staleness tau of every gradient is 0. If a worker is lost after its push, its gradient is in the update
-    of the current round, and in no later update.
+    With bsp the staleness tau of every gradient is 0. If a worker is lost after its push, its gradient is applied in
+    the update of the current round, and in no later update.
     """
 
     keeps_step = True
@@ -53,7 +53,7 @@ class Bsp(Strategy):
 
 class Asp(Strategy):
     """Asynchronous strategy: every gradient is applied and answered as soon as it arrives. With n workers the staleness
-    tau is n - 1 updates on average, and unbounded."""
+    tau of a gradient is n - 1 updates on average, and unbounded."""
 
 
 class Ssp(Strategy):
@@ -62,8 +62,9 @@ class Ssp(Strategy):
 
         hold the answer while c_i - min(c) > s
 
-    So the numbers of pushes c satisfy max(c) - min(c) <= s + 1. ``s`` is a whole number or inf. With s = 0 no worker
-    begins a step before all n workers have pushed the previous step, as with `Bsp`, but with n updates per round.
+    So the numbers of pushes c of all workers satisfy max(c) - min(c) <= s + 1. The bound ``s`` on a worker's lead is a
+    whole number of steps or inf. With s = 0 no worker begins a step before all n workers have pushed the previous step,
+    as with `Bsp`, but with n updates per round.
     """
 
     Options = SspOptions
@@ -85,13 +86,14 @@ class Dssp(Ssp):
         elif c_i == max(c):            credit = r* of the controller; if r* > 0: spend one; answer
         else:                          hold until c_i - min(c) <= s
 
-    The controller predicts the pushes of worker i and of the slowest worker from the time between the last two pushes
-    of each worker. The number r* is the r from 0 to r_max for which worker i ends r more steps closest in time to a
-    future push of the slowest worker. If several r are equally close, r* is the smallest of these r. Four rules of
-    `Dssp` are inferred. The start of training counts as a push. If several workers are equally slow, the one with the
-    lowest number counts as the slowest worker. The slowest worker must have pushed before any credit is granted. The
-    number r* never allows a lead above s + r_max, even if a worker gets credit repeatedly. So the numbers of pushes c
-    satisfy max(c) - min(c) <= s + r_max + 1.
+    The controller predicts the next pushes of worker i and of the slowest worker from the time between each worker's
+    last two pushes. The number r* is chosen from 0 to r_max: after r* more steps, worker i ends a step as close in time
+    as possible to a future push of the slowest worker. If several r are equally close, r* is the smallest of these r.
+    The paper by Zhao et al. leaves four rules of `Dssp` open, which are inferred. For the times between pushes, the
+    start of training counts as a push. If several workers are equally slow, the one with the lowest number counts as
+    the slowest worker. No credit is granted before the slowest worker has pushed a gradient. The number r* is limited
+    so that no worker's lead exceeds s + r_max, even if a worker gets credit repeatedly. So the numbers of pushes c of
+    all workers satisfy max(c) - min(c) <= s + r_max + 1.
     """
 
     Options = DsspOptions
@@ -125,7 +127,7 @@ class Dssp(Ssp):
         self.credit[worker] = max(0, self.credit[worker] - 1)
 
     def extra_steps(self, worker: int) -> int:
-        """Return r*, the number of steps of credit that ``worker`` gets, just after a push of ``worker``."""
+        """Return r*, the number of extra steps that ``worker`` may take, just after a push of ``worker``."""
         slowest = min(sorted(self.active), key=lambda j: self.clocks[j])
         before, last = self.pushed_at[worker]
         slow_before, slow_last = self.pushed_at[slowest]
@@ -139,4 +141,5 @@ class Dssp(Ssp):
             return abs(end - (slow_last + pushes * slow_period))
 
         limit = min(self.options.r_max, self.options.s + self.options.r_max + 1 - self.lead(worker))
-        return min(range(max(int(limit), 0) + 1), key=mismatch)  # after a checkpoint the limit may be negative
+        # after a checkpoint the limit may be negative
+        return min(range(max(int(limit), 0) + 1), key=mismatch)

@@ -1,4 +1,4 @@
-"""Server of a parameter server, which applies the workers' gradients and answers the workers as the strategy decides.
+"""Server of a parameter server, which applies the workers' gradients and answers the workers when the strategy says so.
 
 A schedule is a generator that yields each object it waits for.
 """
@@ -29,15 +29,16 @@ from grsgd.models.values import fill
 torch = LazyModule("torch")
 
 COMPENSATION = 0.04
-"""lambda of the delay compensation with straggler_weight = "compensated", if the option ``compensation`` is not
-given."""
+"""Default value of lambda, the factor of the delay compensation, if straggler_weight is "compensated" and the option
+``compensation`` is not given."""
 PATIENCE = 0.8
-"""Default time without a push after which the server counts a worker as lost, as a share of comm.timeout. With a
-share of 1, other workers might time out first, and report the server as lost."""
+"""Default time without a push after which the server counts a worker as lost, as a fraction of comm.timeout. With a
+fraction of 1, other workers might time out before the server counts the worker as lost, and report the server as
+lost."""
 
 
 def make_strategy(options, workers: int, now: float = 0.0) -> Strategy:
-    """Return the strategy that ``options`` choose, with start at time ``now`` in seconds. Raises ValueError on invalid
+    """Return the strategy that ``options`` name, which starts at time ``now`` in seconds. Raises ValueError on invalid
     options."""
     cls = options.strategy_class
     return cls(
@@ -50,7 +51,8 @@ def make_strategy(options, workers: int, now: float = 0.0) -> Strategy:
 
 
 def count_workers(options, ranks: int) -> int:
-    """Return how many of ``ranks`` ranks compute gradients. The ranks with the lowest numbers compute gradients."""
+    """Return how many of ``ranks`` ranks are workers, which compute gradients. The workers are the ranks with the
+    lowest numbers."""
     return ranks - options.servers if options.server == "dedicated" else ranks
 
 
@@ -62,7 +64,7 @@ def server_shards(options, elements: int, ranks: int) -> dict[int, tuple[int, in
 
 
 class LostWorker(LostRank):
-    """Error raised by a server, which names a worker that has died or has sent nothing for too long."""
+    """Error raised by a server if a worker has died or has sent nothing for too long; the message names the worker."""
 
 
 class Server:
@@ -71,12 +73,11 @@ class Server:
     Parameters
     ----------
     trained
-        Replica of the server's rank. If the rank is no worker, the model of ``trained`` is w itself. If the rank is a
-        worker, w is a copy of the model of ``trained``.
-    optimizer
-        Optimizer of the parameters of ``trained``. The server updates w with ``optimizer``.
+        Replica of the server's rank. If the rank is not a worker, the model of ``trained`` is w itself. If the rank is
+        a worker as well, w is a copy of the model of ``trained``. optimizer Optimizer of the parameters of ``trained``.
+        The server updates w with ``optimizer``.
     context
-        Context of the server's rank. The server reports the number of gradients in w to ``context.progress``.
+        Context of the server's rank. The server reports the number of gradients applied to w to ``context.progress``.
     """
 
     def __init__(self, options, trained: Replica, optimizer, context: RankContext):
@@ -85,11 +86,11 @@ class Server:
         self.n = count_workers(options, self.comm.size)
         self.compensation = COMPENSATION if options.compensation is None else options.compensation
         self.timeout = PATIENCE * self.driver.timeout if options.worker_timeout is None else options.worker_timeout
-        """Seconds without a push after which a worker counts as lost. A lost worker is an error unless ``on_lost_worker
-        = "evict"``."""
+        """Seconds without a push after which the server counts a worker as lost. A lost worker ends the run with an
+        error unless ``on_lost_worker = "evict"``."""
         self.decays = [group.get("weight_decay", 0.0) for group in optimizer.param_groups]
         self.settings: dict[int, list[dict]] = {}
-        """Settings of each worker's parameter groups, such as learning rates, for workers that have sent settings."""
+        """Optimizer settings of each worker, such as learning rates, for the workers that have sent settings."""
         self.replica = with_optimizer(trained, optimizer) if self.comm.rank < self.n else trained
         begin, end = server_shards(options, trained.params.array.size, self.comm.size)[self.comm.rank]
         self.part = slice(begin, end)
@@ -97,49 +98,50 @@ class Server:
         leave_out(self.replica.model, begin, end)
         device = self.replica.device
         self.g = [Flat.zeros(end - begin, self.replica.dtype, device) for _ in range(self.n)]
-        """Memory for the last gradient of each worker."""
+        """Memory for the last gradient or model that each worker has pushed."""
         has_narrow_sum = self.replica.grads is not None and self.w.dtype is torch.bfloat16
         self.sum = torch.zeros_like(self.w, dtype=torch.float32) if has_narrow_sum else None
-        """Sum in float32 of weighted bfloat16 gradients, which is rounded only once, before the update; None for
-        gradients of other dtypes."""
+        """Sum in float32 of weighted bfloat16 gradients, which is rounded only once, before the update of the model;
+        None for gradients of other dtypes."""
         self.compressor = make_compressor(options, self.w) if options.compresses else None
         """Compressor that decodes the gradients that workers send, or None without compression."""
         self.payloads = [self.compressor.payload() for _ in range(self.n)] if self.compressor is not None else self.g
         """Buffers into which the server receives the workers' gradients."""
         self.answers = [Flat.zeros(end - begin, self.replica.dtype, device) for _ in range(self.n)]
-        """Model w in the last answer to each worker, at which the worker computes its gradient."""
+        """Copy of the model w in the server's last answer to each worker; the worker computes its gradient at this
+        model."""
         for answer in self.answers:
             answer.tensor.copy_(self.w)
         self.versions = [0] * self.n
-        """Version (number of updates) of the model in the last answer to each worker."""
+        """Version (number of updates) of the model in the server's last answer to each worker."""
         self.steps = [0] * self.n
-        """Number of steps that led to the gradient or model in each worker's last push."""
+        """Number of steps in which each worker has computed the gradient or model of its last push."""
         self.gathered: list[float] = []
-        """Weights of the gradients that the sum for the next update contains."""
+        """Weights of the gradients in the sum that the next update applies."""
         self.applied = 0
         """Number of gradients that were applied to the server's model w."""
         self.answered = [Signal(f"the answer to worker {worker}") for worker in range(self.n)]
         self.evicted: dict[int, str] = {}
-        """Lost workers, each with the text of the reason why the server counts the worker as lost."""
+        """Workers that the server has excluded from the run because they were lost, each with the reason as text."""
         self.finished: set[int] = set()
         """Workers that have ended their training."""
         self.staleness: Counter[int] = Counter()
         self.states: list[list[int]] = [[] for _ in range(self.n)]
-        """State of each worker at each of its pushes, as an index into `STATES`; empty lists if the strategy has no
-        states."""
+        """State of each worker at each of its pushes, as an index into `STATES`; the lists are empty if the strategy
+        has no states."""
         self.lost_ranks: np.ndarray | None = None
-        """Array, int64 of shape [ranks], with 1 for lost ranks whose training had not ended when all other workers had
-        ended their training, else 0."""
+        """Array, int64 of shape [ranks], with 1 for each rank that was lost before the end of its training, else 0;
+        None until all other workers have ended."""
         self.lock = threading.Lock()
         self.activities = []
         self.strategy = make_strategy(options, self.n)
 
     def start(self):
-        """Start the strategy at the current time, at which all workers hold the first model of the run."""
+        """Start the strategy at the current time, at which all workers hold the model at the beginning of the run."""
         self.strategy = make_strategy(self.options, self.n, self.driver.clock())
 
     def go_on(self):
-        """Continue after a checkpoint. All workers must hold the server's model w when `go_on` is called."""
+        """Continue after a checkpoint. All workers must hold the server's model w when the method `go_on` is called."""
         self.finished.clear()
         self.strategy.go_on(set(range(self.n)), self.driver.clock())
         self.versions = [self.strategy.version] * self.n
@@ -147,20 +149,20 @@ class Server:
             answer.tensor.copy_(self.w)
 
     def begin(self):
-        """Begin to serve all workers except the worker on this rank, in the background."""
+        """Begin to receive pushes from all workers except the worker on this rank, in the background."""
         others = [worker for worker in range(self.n) if worker != self.comm.rank]
         self.activities = [self.driver.start(self.receive_pushes(worker)) for worker in others]
         if others and self.timeout < math.inf:
             self.activities.append(self.driver.start(self.watch(others)))
 
     def state(self) -> dict[str, object]:
-        """Return the server's state that a checkpoint stores. All workers must pause when `state` is called."""
+        """Return the state of the server that a checkpoint stores. All workers must pause when `state` is called."""
         strategy = {name: getattr(self.strategy, name) for name in self.strategy.remembers}
         kept = {"w": self.w, "applied": self.applied, "states": self.states, "strategy": strategy}
         return kept | ({"sum": self.gradient, "gathered": self.gathered} if self.gathered else {})
 
     def restore(self, state: dict[str, object]):
-        """Set the server's attributes to ``state``, which the server of another process returned."""
+        """Set the server's attributes to ``state``, which the server of an earlier process has returned."""
         self.applied, self.states = state["applied"], state["states"]
         fill(self.w, state["w"])
         if "sum" in state:
@@ -170,15 +172,15 @@ class Server:
             setattr(self.strategy, name, value)
 
     def receive_pushes(self, worker: int):
-        """Schedule, run in the background, that processes all pushes of ``worker``, until ``worker`` has ended its
-        training or died."""
+        """Generator, run in the background, that processes all pushes of ``worker``, until ``worker`` has ended its
+        training or has died."""
         try:
             yield from self.receive_until_finished(worker)
         except LostRank as error:
             self.worker_lost(worker, str(error))
 
     def receive_until_finished(self, worker: int):
-        """Schedule that receives and processes all pushes of ``worker``, until ``worker`` has ended its training."""
+        """Generator that receives and processes all pushes of ``worker``, until ``worker`` has ended its training."""
         message = records.empty(Push)
         while True:
             yield self.comm.Irecv(message, worker, tags.SERVER_PUSH)
@@ -191,7 +193,7 @@ class Server:
             if word != Word.GOES_ON:
                 yield from self.receive_rest(worker, steps)
                 self.worker_finished(worker, word == Word.RESTS)
-                # a worker that was counted as lost has not received `lost_ranks`, so `lost_ranks` is sent now
+                # a worker that was counted as lost has not received `lost_ranks` yet
                 if self.lost_ranks is not None:
                     yield self.send_lost_ranks(worker)
                 return
@@ -207,13 +209,13 @@ class Server:
             )
 
     def receive_rest(self, worker: int, steps: int):
-        """Schedule that receives the message after the last `Push` of ``worker``, with the result of ``steps`` steps.
-        By default a worker sends no message after its last `Push`."""
+        """Generator that receives the message that ``worker`` sends after its last `Push`, with the result of ``steps``
+        steps. By default `receive_rest` receives nothing, because a worker sends no message after its last `Push`."""
         yield from ()
 
     def push(self, worker: int, steps: int = 1):
-        """Schedule that processes ``g[worker]``, the result of ``steps`` steps. The schedule ends when the server may
-        send ``worker`` its answer."""
+        """Generator that processes ``g[worker]``, which ``worker`` has computed in ``steps`` steps. The generator ends
+        when the server may send ``worker`` its answer."""
         with self.lock:
             if worker in self.evicted:
                 return
@@ -230,11 +232,11 @@ class Server:
         yield self.answered[worker]
 
     def begin_waiting(self):
-        """Begin background activities after a push has been processed. `begin_waiting` is called without the server's
-        lock, and does nothing by default."""
+        """Begin background activities after a push has been processed; a subclass may override the method.
+        The server calls `begin_waiting` without holding its lock."""
 
     def push_own(self, g: torch.Tensor, answer: torch.Tensor):
-        """Schedule that pushes the gradient ``g`` of the worker on this rank, and writes this worker's next model into
+        """Generator that pushes the gradient ``g`` of the worker on this rank, and writes the worker's next model into
         ``answer``."""
         worker = self.comm.rank
         self.g[worker].tensor.copy_(g)
@@ -242,7 +244,7 @@ class Server:
         answer.copy_(self.answers[worker].tensor)
 
     def worker_finished(self, worker: int, rests: bool):
-        """Record that ``worker`` has ended its training. If ``rests`` is True, record that ``worker`` pauses for a
+        """Record that ``worker`` has ended its training. If ``rests`` is True, record that ``worker`` has paused for a
         checkpoint."""
         with self.lock:
             self.finished.add(worker)
@@ -251,7 +253,7 @@ class Server:
                 self.apply_decision(leaves(worker, self.driver.clock()))
 
     def watch(self, others: list[int]):
-        """Schedule, run in the background, that calls `worker_lost` for workers that push nothing for more than
+        """Generator, run in the background, that calls `worker_lost` for each worker that pushes nothing for more than
         ``timeout`` seconds."""
         while not self.all_done(others):
             yield Delay(self.timeout / 10)
@@ -263,8 +265,8 @@ class Server:
                     )
 
     def worker_lost(self, worker: int, why: str):
-        """Exclude ``worker`` from the run if ``on_lost_worker = "evict"``. Raise LostWorker if ``on_lost_worker =
-        "stop"``."""
+        """Exclude the silent or dead ``worker`` from the run if ``on_lost_worker = "evict"``. Raise LostWorker if
+        ``on_lost_worker = "stop"``."""
         if self.options.on_lost_worker == "stop":
             raise LostWorker(f"the server on rank {self.comm.rank} has lost worker {worker}: {why}")
         with self.lock:
@@ -274,8 +276,8 @@ class Server:
             self.apply_decision(self.strategy.lost(worker, self.driver.clock()))
 
     def tell_lost_ranks(self):
-        """Schedule, called when all workers have ended their training or are lost, that sends the list of lost workers
-        to all other workers."""
+        """Generator, called when all workers have ended their training or are lost, that sends the list of lost workers
+        to all workers that are not lost."""
         lost = self.evicted.keys() - self.finished
         self.lost_ranks = np.zeros(self.comm.size, np.int64)
         self.lost_ranks[list(lost)] = 1
@@ -287,8 +289,8 @@ class Server:
         return self.comm.Isend(self.lost_ranks, worker, tags.SERVER_LOST_RANKS, header=self.lost_ranks.nbytes)
 
     def all_done(self, others=None) -> bool:
-        """Return whether all workers, or all of ``others``, have ended their training or are lost."""
-        with self.lock:  # with the lock, gathered gradients of the last worker have been applied
+        """Return whether all workers, or all workers in ``others``, have ended their training or are lost."""
+        with self.lock:  # holding the lock makes sure that the last worker's gradients have been applied
             active = self.strategy.active
             return not (active if others is None else active.intersection(others))
 
@@ -298,18 +300,19 @@ class Server:
         return sum(self.strategy.clocks)
 
     def check(self):
-        """Raise the error of a background activity, if one has failed."""
+        """Raise the error of a background activity of the server, if any activity has failed."""
         for activity in self.activities:
             activity.Test()
 
     def is_done(self) -> bool:
-        """Return whether all workers have ended their training or are lost. Raise the error of a background activity,
-        if any activity has failed."""
+        """Return whether all workers have ended their training or are lost. Raise the error of a background activity of
+        the server, if any activity has failed."""
         self.check()
         return self.all_done()
 
     def apply_decision(self, decision):
-        """Gather gradients, update w and answer workers according to the strategy's ``decision``."""
+        """Gather gradients (add them to the next update's sum), update w, and answer workers, as the strategy's
+        ``decision`` says."""
         for worker, weight in decision.gathered:
             self.gather(worker, weight, worker in decision.compensated)
         if decision.update:
@@ -318,19 +321,19 @@ class Server:
             self.answer(worker)
 
     def answer(self, worker: int):
-        """Copy the model w into the answer to ``worker``, and let the answer be sent."""
+        """Copy the model w into the answer to ``worker``, and allow the background task to send the answer."""
         self.answers[worker].tensor.copy_(self.w)
         self.versions[worker] = self.strategy.version
         self.answered[worker].set()
 
     @property
     def gradient(self) -> torch.Tensor:
-        """Sum of weighted gradients that the next update applies."""
+        """Sum of weighted gradients that the next update of w applies."""
         return self.replica.grads.tensor[self.part] if self.sum is None else self.sum
 
     def gather(self, worker: int, weight: float, compensated: bool):
-        """Add the last gradient of ``worker`` to the sum that the next update applies. The next update uses the
-        optimizer settings of the worker whose gradient is added last."""
+        """Add the last gradient of ``worker`` to the sum that the next update of w applies. The next update of w uses
+        the optimizer settings of the worker whose gradient is added last."""
         g = self.g[worker].tensor.to(self.gradient.dtype)
         for group, settings in zip(self.optimizer.param_groups, self.settings.get(worker, ()), strict=False):
             group |= settings
@@ -342,10 +345,10 @@ class Server:
         self.gathered.append(weight)
 
     def update(self):
-        """Update ``w = w - eta/n * sum of weight * g`` with the gradients gathered since the last update.
+        """Update ``w = w - eta/n * sum of weight * g`` with the gradients that were gathered since the last update.
 
-        Weight decay is part of each gradient. So an update with fewer than n gradients applies proportionally less
-        weight decay.
+        Each gradient contains its share of the weight decay. So an update with fewer than n gradients (n: number of
+        workers) applies proportionally less weight decay.
         """
         share = sum(self.gathered) / self.n
         for group, decay in zip(self.optimizer.param_groups, self.decays, strict=True):
@@ -370,7 +373,7 @@ def with_optimizer(trained: Replica, optimizer: torch.optim.Optimizer) -> Replic
 
 def leave_out(model: torch.nn.Module, begin: int, end: int):
     """Remove the gradients of all parameters outside the elements ``begin`` to ``end`` of the flat vector of
-    parameters, so that optimizers skip these parameters."""
+    parameters, so that optimizers skip the parameters of other servers."""
     at = 0
     for p in model.parameters():
         if p.requires_grad:

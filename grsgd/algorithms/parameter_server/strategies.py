@@ -1,4 +1,4 @@
-"""Table of a parameter server's strategies, by the name in the option ``strategy``."""
+"""Table of the strategies of a parameter server, by the strategy's name in the option ``strategy``."""
 
 from grsgd.algorithms.parameter_server.adsp import Adsp
 from grsgd.algorithms.parameter_server.bounded import Asp, Bsp, Dssp, Ssp

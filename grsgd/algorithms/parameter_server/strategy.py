@@ -1,11 +1,11 @@
 """Base class of a parameter server's strategies, which decide when the server applies a gradient and when the server
 answers the gradient's worker.
 
-A strategy sends no messages, holds no model and reads no clock. The server calls a strategy with the arrivals of
-gradients, the losses of workers and their times, and the strategy returns decisions.
+A strategy only decides: it sends no messages, holds no model and reads no clock. The server tells a strategy the times
+at which gradients arrive and workers are lost, and the strategy returns decisions.
 
-All strategies have two options: staleness-aware weights (Zhang, Gupta, Lian, Liu 2015) and delay compensation (Zheng et
-al. 2017).
+Every strategy has two options: staleness-aware weights of gradients (Zhang, Gupta, Lian, Liu 2015) and delay
+compensation (Zheng et al. 2017).
 """
 
 import math
@@ -14,18 +14,19 @@ from typing import ClassVar, NamedTuple
 from pydantic import BaseModel, ConfigDict
 
 STATES = ("async", "straggler", "ahead")
-"""The states of workers with the strategy adsp, which assigns one state to a worker at each of the worker's pushes."""
+"""Possible states of a worker with the strategy adsp, which assigns one state to a worker at each of its pushes."""
 
 
 class StrategyOptions(BaseModel):
-    """Base class of a strategy's options, and the options of strategies that have no options."""
+    """Base class of a strategy's options; strategies without options of their own use the class itself."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 class Decision(NamedTuple):
-    """Actions of a server after the arrival of a gradient or the loss of a worker. The server first gathers gradients,
-    then applies the gathered gradients in an update, and then answers workers.
+    """Decision of a strategy: actions that the server takes after the arrival of a gradient or the loss of a worker.
+    The server first gathers gradients (adds them to a sum), then applies the sum in an update, and then answers
+    workers.
 
     An update adds one to the version of the model, and starts a new sum of gradients::
 
@@ -33,13 +34,16 @@ class Decision(NamedTuple):
     """
 
     gathered: tuple[tuple[int, float], ...] = ()
-    """Workers, in ascending order, whose gradients g are added to the sum, each with the weight of its gradient."""
+    """Pairs (worker, weight), in ascending order of workers, of the gradients that the server adds to the sum for the
+    next update."""
     update: bool = False
     answers: tuple[int, ...] = ()
-    """Workers, in ascending order, to which the server sends the model after the update."""
+    """Workers, in ascending order, to which the server sends the model, after the decision's update if the decision has
+    an update."""
     compensated: tuple[int, ...] = ()
-    """Workers, in ascending order, whose gathered gradient is g + lambda g g (w - w_i) in place of g. In this formula
-    w_i is the model in the last answer to worker i, and w the model before the update."""
+    """Workers, in ascending order, for which the server adds g + lambda g g (w - w_i) to the sum in place of the
+    gradient g. In the formula of delay compensation, w_i is the model in the last answer to worker i, and w the model
+    before the update."""
 
 
 class Strategy:
@@ -51,34 +55,36 @@ class Strategy:
         after either:          drop gradients that are too old; if any are due: apply them together, in worker order;
                                V += 1;  answer the workers that are free and have no gradient in the buffer
 
-    Strategies override `due` and `free`; some strategies also override `limit` and `completes_update`. Each gradient is
-    multiplied by eta/n times its weight, where n is the number of workers at the start. So a sample moves the model
-    equally far with all strategies, even after workers have been lost.
+    A strategy overrides the methods `due` and `free`; some strategies also override `limit` and `completes_update`.
+    Each gradient is multiplied by eta/n times its weight, where eta is the learning rate and n the number of workers at
+    the start. A sample moves the model equally far with all strategies, even after workers have been lost, because n
+    never changes.
 
-    Every strategy keeps the following invariants. Every gradient is applied exactly once, before its worker is
-    answered, or is dropped, or is still in the buffer. V is the number of updates, and 0 <= v_i <= V. The versions in
-    the answers to a worker never decrease. Unless all workers are lost, at least one active worker is not blocked.
+    Every strategy keeps the following invariants. Each pushed gradient either is still in the buffer, or was dropped,
+    or was applied exactly once, before its worker was answered. V is the number of updates, and 0 <= v_i <= V. The
+    versions of the model in the answers to a worker never decrease. Unless all workers are lost, at least one active
+    worker does not wait for an answer.
 
-    Gradients that are gathered at the same time are summed in the order of workers, even if these gradients arrived in
-    another order. `Rennala` gathers each gradient on arrival.
+    Gradients that are added to the sum at the same time are added in the order of workers, even if they arrived in
+    another order. The strategy `Rennala` adds each gradient to the sum on arrival, in the order of arrival.
 
-    V is the version of the model, and v_i the version of the model in the last answer to worker i. The number of pushes
-    of worker i is c_i, and tau is the staleness of a pushed gradient. ``workers`` is n, and workers are numbered from
-    0. ``start`` is the time at which all workers got version 0 of the model, in seconds on the same clock as ``now``.
-    ``staleness_aware`` means weights 1/max(tau, 1), with tau at the time of the update. With ``delay_compensation`` all
-    gradients are compensated. ``options`` are the fields of ``Options``. `Strategy` raises ValueError on invalid
-    options.
+    V is the version of the newest model, and v_i the version of the model in the last answer to worker i. The number of
+    pushes of worker i is c_i, and tau is the staleness of a pushed gradient. ``workers`` is n, and workers are numbered
+    from 0. ``start`` is the time at which all workers hold version 0 of the model, in seconds on the same clock as
+    ``now``. With ``staleness_aware`` the weight of a gradient is 1/max(tau, 1), with its staleness tau at the time of
+    the update. With ``delay_compensation`` all gradients are compensated for their delay. The other keyword arguments,
+    ``options``, are the fields of the class ``Options``. `Strategy` raises ValueError on invalid options.
     """
 
     Options: ClassVar[type[StrategyOptions]] = StrategyOptions
     remembers: ClassVar[tuple[str, ...]] = ("version", "clocks", "dropped", "gathered")
-    """Names of the strategy's attributes that a checkpoint stores. A checkpoint does not store the buffer, because
-    during a checkpoint the buffer is empty and no worker is blocked."""
+    """Names of the strategy's attributes that a checkpoint stores. A checkpoint does not store the buffer of pushed
+    gradients, because during a checkpoint the buffer is empty and no worker is blocked."""
     keeps_step: bool = False
-    """Whether no worker begins a step before all workers have pushed the gradient of the previous step. If
-    ``keeps_step`` is True, all workers can pause for a checkpoint before the same step."""
+    """If ``keeps_step`` is True, no worker begins a step before all workers have pushed the gradient of the previous
+    step. So with ``keeps_step`` all workers can pause before the same step to write a checkpoint."""
     limit: float = math.inf
-    """Staleness in updates from which a gradient is dropped as too old."""
+    """Staleness, in updates, at or above which a gradient is dropped as too old."""
 
     def __init__(
         self,
@@ -93,22 +99,22 @@ class Strategy:
         if workers < 1:
             raise ValueError(f"workers = {workers}: must be at least 1")
         self.version = 0
-        """V, the version of the model after the last decision."""
+        """V, the number of updates, which is the version of the newest model."""
         self.clocks = [0] * workers
-        """c_i: number of pushes of each worker, including lost workers."""
+        """c_i, the number of pushes of each worker i, including lost workers."""
         self.staleness = 0
-        """tau of the last push: number of updates from the model at which the pushed gradient was computed to the model
-        at the arrival of this gradient."""
+        """tau of the last push: number of updates between the model at which the gradient was computed and the model at
+        the gradient's arrival."""
         self.active = set(range(workers))
         self.resting: set[int] = set()
-        """Workers that pause for a checkpoint. Pausing workers are not active until `go_on` is called."""
+        """Workers that have paused for a checkpoint. Pausing workers are not active until `go_on` is called."""
         self.blocked: set[int] = set()
-        """Active workers that have pushed a gradient and have not been answered yet."""
+        """Active workers that have pushed a gradient and wait for the server's answer."""
         self.buffer: dict[int, int] = {}
-        """Pushed gradients that wait for the next update: for each worker, the version v_i of the model at which its
-        gradient was computed."""
+        """Pushed gradients that wait for an update, by worker: the version v_i of the model at which each gradient was
+        computed."""
         self.gathered = 0
-        """Number of gradients in the sum that the next update applies."""
+        """Number of gradients in the sum that the next update of the model applies."""
         self.dropped = [0] * workers
         """Number of gradients of each worker that were dropped as too old."""
         self.pulled_at = [start] * workers
@@ -116,15 +122,17 @@ class Strategy:
         self.delay_compensation = delay_compensation
 
     def go_on(self, workers: set[int], now: float):
-        """Make ``workers`` active again after a pause of all workers for a checkpoint. All ``workers`` hold the newest
-        model."""
+        """Make ``workers`` active again after all workers have paused for a checkpoint. When `go_on` is called, all
+        ``workers`` hold the newest model."""
         self.active, self.resting, self.blocked, self.buffer = set(workers), set(), set(), {}
         self.pulled_at = [now] * len(self.clocks)
 
     def push(self, worker: int, version: int, now: float) -> Decision:
-        """Process the arrival of a gradient of ``worker``, computed at model ``version``, at time ``now`` in seconds.
+        """Process the arrival of a gradient that ``worker`` has computed at model ``version``; ``now`` is the time in
+        seconds.
 
-        Raises RuntimeError if ``worker`` waits for an answer or is lost, or if ``version`` does not exist.
+        Raises RuntimeError if ``worker`` has not been answered since its last push or is lost, or if ``version`` does
+        not exist.
         """
         self.check_active(worker)
         if worker in self.blocked:
@@ -140,16 +148,16 @@ class Strategy:
         return self.decide(now)
 
     def lost(self, worker: int, now: float) -> Decision:
-        """Record that ``worker`` is lost, so that no other worker waits for ``worker`` any more. The last gradient that
-        ``worker`` has pushed is still applied."""
+        """Record that ``worker`` is lost, so that other workers no longer wait for ``worker``. The last gradient that
+        ``worker`` has pushed is still applied to the model."""
         self.check_active(worker)
         self.active.remove(worker)
         self.blocked.discard(worker)
         return self.decide(now)
 
     def rests(self, worker: int, now: float) -> Decision:
-        """Record that ``worker`` pauses for a checkpoint. ``worker`` takes no step until `go_on` is called, so no other
-        worker waits for ``worker``."""
+        """Record that ``worker`` has paused for a checkpoint. ``worker`` takes no step until `go_on` is called, so
+        other workers do not wait for ``worker``."""
         self.check_active(worker)
         self.resting.add(worker)
         return self.lost(worker, now)
@@ -176,33 +184,35 @@ class Strategy:
         return Decision(gathered, update, tuple(answers), compensated)
 
     def arrived(self, worker: int, now: float):
-        """Process a push of ``worker``, whose gradient has already been counted and put into the buffer. By default
+        """React to a push of ``worker``, whose gradient has already been counted and put into the buffer. By default
         `arrived` does nothing."""
 
     def too_old(self) -> set[int]:
-        """Return the workers whose gradients in the buffer are dropped now."""
+        """Return the workers whose gradients in the buffer are too old and must be dropped."""
         return {worker for worker, version in self.buffer.items() if self.version - version >= self.limit}
 
     def due(self) -> set[int]:
-        """Return the workers whose gradients in the buffer are gathered now; by default all workers in the buffer."""
+        """Return the workers whose gradients must be moved from the buffer into the sum; by default all workers in the
+        buffer."""
         return set(self.buffer)
 
     def held(self) -> set[int]:
-        """Return the workers that are answered only after their gradients have been gathered; by default all workers
-        with a gradient in the buffer."""
+        """Return the workers whose answers must wait until their gradients have left the buffer; by default all workers
+        in the buffer."""
         return set(self.buffer)
 
     def completes_update(self) -> bool:
-        """Return whether the gathered gradients are applied now; by default always True."""
+        """Return whether the server must apply the sum of gradients as an update now; by default always True."""
         return True
 
     def free(self, worker: int) -> bool:
-        """Return whether ``worker`` may go on after its gradient has been gathered; by default always True."""
+        """Return whether the server may answer ``worker`` once its gradient has left the buffer; by default always
+        True."""
         return True
 
     @property
     def bound_gradients(self) -> int:
-        """Number of gradients per update for which reports compute the least possible time of a run; by default the
+        """Number of gradients per update from which reports compute the least possible time of a run; by default the
         number of workers."""
         return len(self.clocks)
 
@@ -210,7 +220,7 @@ class Strategy:
         """Record that the server answers ``worker``. By default `answered` does nothing."""
 
     def weight(self, worker: int) -> float:
-        """Return the weight of the gradient of ``worker`` in the buffer."""
+        """Return the weight with which the server adds the gradient of ``worker`` in the buffer to the sum."""
         tau = self.version - self.buffer[worker]
         return 1 / max(tau, 1) if self.staleness_aware else 1.0
 
@@ -223,7 +233,7 @@ class Strategy:
         return self.clocks[worker] - min(self.clocks[j] for j in self.active)
 
     def gap(self) -> int:
-        """Return the largest lead of an active worker, or 0 if no worker is active."""
+        """Return the largest lead of any active worker over the slowest active worker, or 0 if no worker is active."""
         return max(map(self.lead, self.active), default=0)
 
     def state(self, worker: int) -> str | None:

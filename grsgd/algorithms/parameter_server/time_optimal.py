@@ -1,5 +1,5 @@
-"""Strategies of a parameter server that drop gradients of workers that are too slow. With the strategies in this module
-the training time is near the least possible time.
+"""Strategies of a parameter server that drop the gradients of workers that are too slow. With m_sync, rennala or
+ringmaster the training time is near the least possible time.
 
 Sources: m_sync: Begunov, Tyurin 2026; rennala: Tyurin, Richtárik 2023; ringmaster: Maranjyan, Tyurin, Richtárik 2025.
 """
@@ -38,11 +38,11 @@ class MSync(Strategy):
         on push(i):   v_i < V: drop the gradient; answer
                       else: put it into the buffer; at m of them w -= eta/n sum(buffer);  V += 1;  answer its workers
 
-    With m_sync the staleness tau of an applied gradient is 0. The computation of a late worker is not interrupted.
-    After its computation, a late worker takes part in the round under way at that time. With m = n workers `MSync` is
-    `Bsp`. If workers pause for a checkpoint and fewer than m workers remain, the gradients of the unfinished round are
-    dropped. The unfinished round begins again after the checkpoint, so a checkpoint causes no update with fewer than m
-    gradients.
+    With m_sync the staleness tau of an applied gradient is 0. The server does not interrupt the computation of a late
+    worker. After its computation, a late worker takes part in the round that is under way. If m equals the number n of
+    workers, `MSync` is the strategy `Bsp`. If workers pause for a checkpoint and fewer than m workers remain, the
+    gradients of the unfinished round are dropped. The unfinished round is repeated after the checkpoint, so a
+    checkpoint causes no update with fewer than m gradients.
     """
 
     Options = MSyncOptions
@@ -78,10 +78,11 @@ class Rennala(Strategy):
                       else: sum += g;  if it is the B-th: w -= eta/n sum;  V += 1;  sum = 0
                       answer
 
-    So a fast worker computes several of the B gradients, and no worker waits. With rennala the staleness tau of an
-    applied gradient is 0. The learning rate in the Rennala paper is for the mean of the B gradients, and equals eta B/n
-    in the notation above. A checkpoint stores an unfinished sum of gradients. If a sum of gradients is unfinished at
-    the end of training, the server applies it.
+    A fast worker computes several of the B gradients of an update, and no worker waits. With rennala the staleness tau
+    of an applied gradient is 0. The learning rate in the Rennala paper multiplies the mean of B gradients, and equals
+    eta B/n in the notation of `Rennala`. If the sum has fewer than B gradients when a checkpoint is made, the
+    checkpoint stores the sum. If the sum of gradients has fewer than B terms at the end of training, the server applies
+    the sum.
     """
 
     Options = RennalaOptions
@@ -103,8 +104,9 @@ class Ringmaster(Strategy):
         on push(i):   V - v_i < R: w -= eta/n g;  V += 1
                       answer
 
-    `Ringmaster` is the variant of the Ringmaster paper that does not interrupt computations. With R = inf, `Ringmaster`
-    would be the strategy `Asp`. With R = 1, `Ringmaster` is the strategy `Rennala` with B = 1.
+    `Ringmaster` is the variant of the Ringmaster paper in which the workers' computations are not interrupted. With R =
+    inf, `Ringmaster` would be the strategy `Asp`, which drops no gradient. With R = 1, `Ringmaster` is the strategy
+    `Rennala` with B = 1.
     """
 
     Options = RingmasterOptions
@@ -115,6 +117,6 @@ class Ringmaster(Strategy):
 
     @property
     def bound_gradients(self):
-        """Staleness R from which gradients are dropped. According to the Ringmaster paper, R updates take at most twice
-        as long as R gradients of the same model."""
+        """Staleness R, in updates, at or above which gradients are dropped. According to the Ringmaster paper, R
+        updates take at most twice as long as R gradients of the same model."""
         return self.limit

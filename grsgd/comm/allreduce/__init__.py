@@ -1,5 +1,5 @@
-"""All-reduce in several variants. Each variant sets the array x to ``scale`` times the sum of x over all n ranks, in
-place.
+"""All-reduce in several variants. Each variant of the all-reduce replaces the array x of every rank, in place, by
+``scale`` times the sum of x over all n ranks.
 
 | name              | sent by each rank              | dependent messages | best for                     |
 |-------------------|--------------------------------|--------------------|------------------------------|
@@ -12,13 +12,14 @@ place.
 | shared            | 2(n-1)/n of x, in memory       | none               | ranks of one host            |
 | hierarchical      | 2(h-1)/h of its part, h hosts  | 2(h-1)             | several ranks per host       |
 
-One rank computes the sum of each element, in a fixed order, and the sum is copied to the other ranks. So the sums are
-bit-identical on all ranks and in all runs. Long arrays are sent in pieces that fit into the cache. A rank adds a piece
-while the piece is still in the cache and the next piece is under way. Two ranks exchange short arrays as a whole, and
-each rank adds the two arrays, with the same bits. To compute a mean of float16 arrays, each array is divided before the
-sum (`in_range`).
+In every variant, one rank adds up each element of x, in a fixed order, and all other ranks receive a copy of the sum.
+The sums of an all-reduce are therefore bit-identical on all ranks and in all runs. Long arrays are sent in pieces that
+fit into the cache. While a rank adds a piece that it has received, the next piece is being sent. If two ranks
+all-reduce short arrays, each rank sends its whole array and adds the two arrays, which gives the same bits on both
+ranks. If the mean of float16 arrays is computed, each array is divided before the sum, so that the sum does not
+overflow (`in_range`).
 
-A schedule is a generator that yields each object it waits for.
+A schedule is a generator that yields each object (such as a request of a message) for which the schedule waits.
 """
 
 from collections import deque
@@ -37,13 +38,14 @@ from grsgd.comm.communicator import Communicator
 from grsgd.models.flat import Flat
 
 SHORT_BYTES = 64 * 1024
-"""Largest size in bytes of a short array. For a short array, fewer dependent messages save more time than fewer bytes
-or fewer additions."""
+"""Largest size in bytes of an array that counts as short in all-reduces. Such a short array is all-reduced fast if few
+messages must wait for earlier messages, even if more bytes are sent."""
 
 
 def calculable(schedule):
-    """Decorate ``schedule``, an all-reduce, for simulations. If the simulator can calculate when the all-reduce ends,
-    the simulator does not simulate the messages of the all-reduce."""
+    """Decorate ``schedule``, an all-reduce, so that a simulator can calculate the time of the all-reduce. If the
+    simulator can calculate when the all-reduce ends, the simulator does not simulate the all-reduce's messages one by
+    one."""
 
     @wraps(schedule)
     def begin(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float = 1.0, **options):
@@ -56,8 +58,8 @@ def calculable(schedule):
 
 
 def calculated(calculate, schedule, comm: Communicator, x, tag: int, scale: float, options: dict):
-    """Schedule that waits until the end of ``schedule`` that the simulator has calculated. If the simulator cannot
-    calculate the end, ``schedule`` is run."""
+    """Generator (schedule) that waits until the all-reduce ``schedule`` ends, at a time that the simulator has
+    calculated. If the simulator cannot calculate the time, ``schedule`` is run and its messages are simulated."""
     end = calculate(schedule, comm, x, options)
     if end is None:
         yield from schedule(comm, x, tag, scale, **options)
@@ -68,15 +70,16 @@ def calculated(calculate, schedule, comm: Communicator, x, tag: int, scale: floa
 @in_range
 @calculable
 def ring_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float = 1.0, piece_bytes: int = PIECE_BYTES):
-    """Schedule that sums x over n ranks by a reduce-scatter and an all-gather round a ring. The array x consists of n
-    chunks, and rank c-1 computes the sum of chunk c.
+    """Generator (schedule) that sums x over n ranks by a reduce-scatter and an all-gather round a ring. The array x
+    consists of n chunks, and rank c-1 (modulo n) is the first rank that has the complete sum of chunk c.
 
-    In step s, rank i sends chunk i-s to the right and receives chunk i-s-1 from the left. In the first n-1 steps, a
-    rank receives partial sums, to which it adds its own chunks. In the last n-1 steps, a rank receives finished sums. A
-    chunk is sent in pieces, and a rank sends each piece on as soon as the piece has arrived.
+    In step s of a ring all-reduce, rank i sends chunk i-s to rank i+1 and receives chunk i-s-1 from rank i-1, modulo n.
+    In the first n-1 steps of a ring all-reduce, a rank receives partial sums of chunks, to which it adds its own
+    chunks. In the last n-1 steps of a ring all-reduce, a rank receives complete sums of chunks. A chunk is sent in
+    pieces, and a rank passes each piece on to its right neighbour as soon as the piece has arrived.
 
-    On two ranks, recursive halving and doubling sends the messages of the ring, and executes less Python code. So
-    `halving_doubling_allreduce` is used for short arrays on two ranks.
+    On two ranks, recursive halving and doubling sends the same messages as the ring all-reduce, and executes less
+    Python code. A ring all-reduce of a short array on two ranks therefore calls `halving_doubling_allreduce`.
     """
     n = comm.size
     if n == 1 or x.size == 0:
@@ -100,7 +103,7 @@ def ring_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float =
         receiving = deque()
 
         def receive():
-            """Start the next receive. A partial sum is received into scratch memory, and a finished sum into x."""
+            """Start to receive the next piece, of a partial sum into scratch memory, or of a complete sum into x."""
             step, chunk, k = arrivals.popleft()
             place = pieces[chunk][k]
             if step < n - 1:
@@ -108,12 +111,11 @@ def ring_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float =
                 incoming = scratch[0][: place.size]
             else:
                 incoming = place
-                yield sending.pop((chunk, k))  # the partial sum must have been sent before it is overwritten
+                yield sending.pop((chunk, k))  # wait until the partial sum in x has been sent, before it is overwritten
             receiving.append((step, chunk, k, incoming, comm.Irecv(incoming, left, tag)))
 
         while arrivals or receiving:
-            # Two receives are under way, so that one piece is added while the next piece arrives. Two receives under
-            # way are never for one place in x.
+            # Two receives, of different pieces of x, are under way, so that a piece arrives while another is added.
             while arrivals and len(receiving) < 2 and not (receiving and receiving[0][1:3] == arrivals[0][1:3]):
                 yield from receive()
             step, chunk, k, incoming, message = receiving.popleft()
@@ -141,8 +143,8 @@ class RingPlan(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def ring_plan(rank: int, n: int, size: int, longest: int) -> RingPlan:
-    """Return the plan of ``rank`` in ring all-reduces on ``n`` ranks of arrays of ``size`` elements, in pieces of at
-    most ``longest`` elements."""
+    """Return the plan of ``rank`` in a ring all-reduce of an array of ``size`` elements on ``n`` ranks, with pieces of
+    at most ``longest`` elements."""
     places = []
     for begin, end in (part(chunk, n, size) for chunk in range(n)):
         places.append(tuple(slice(first, min(first + longest, end)) for first in range(begin, end, longest)))
@@ -155,11 +157,11 @@ def ring_plan(rank: int, n: int, size: int, longest: int) -> RingPlan:
 
 
 def exchange(comm: Communicator, x, tag: int, scale: float):
-    """Schedule that sums x over two ranks. Each of the two ranks sends the whole x to the other rank, and adds the
-    received array to x.
+    """Generator (schedule) that sums the array x over two ranks. Each of the two ranks sends the whole x to the other
+    rank, and adds the received array to x.
 
-    The sums equal the sums of a ring or of halving and doubling, because a + b equals b + a bit for bit. Each rank
-    sends one message, and would send two messages in a ring or in halving and doubling.
+    The sums have the same bits as the sums of a ring all-reduce, because a + b and b + a have the same bits. In this
+    exchange each rank sends one message, while in a ring all-reduce each of the two ranks would send two messages.
     """
     other = 1 - comm.rank
     with comm.borrow(x, x.size) as incoming:
@@ -171,14 +173,16 @@ def exchange(comm: Communicator, x, tag: int, scale: float):
 
 @in_range
 def halving_doubling_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float = 1.0):
-    """Schedule that sums x over any number n of ranks by a reduce-scatter with recursive halving, and an all-gather
-    with recursive doubling (Rabenseifner 2004).
+    """Generator (schedule) that sums x over any number n of ranks by a reduce-scatter with recursive halving, and an
+    all-gather with recursive doubling (Rabenseifner 2004).
 
-    If n is 2 and x is short, `exchange` is used, which computes equal sums and sends equally many bytes.
+    If n is 2 and x is short, the schedule runs `exchange`, which computes the same sums and sends as many bytes with
+    fewer messages.
 
-    If n is no power of two, only p ranks take part in the halving and doubling, where p is the largest power of two
-    below n. Each of the other n - p ranks first sends its array to a partner, and finally receives the sum from the
-    partner. So n - p pairs of ranks send one more array in each direction.
+    If n is not a power of two, only p ranks take part in the halving and doubling, where p is the largest power of two
+    below n. Each of the n - p ranks that do not take part sends its array to a partner before the halving, and receives
+    the sum from the partner at the end. For each of these n - p ranks, one message with the whole array goes to its
+    partner, and one message with the sum comes back.
     """
     n = comm.size
     p = 1 << (n.bit_length() - 1)
@@ -198,7 +202,8 @@ def halving_doubling_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, sc
             add(x, scratch)
         me = comm.rank // 2 if comm.rank < 2 * extra else comm.rank - extra
         begin, end = 0, x.size
-        halves = []  # (partner, kept part of x, given part of x), largest parts first
+        # (partner, half of x that this rank keeps, half of x that this rank sends) for each step of the halving
+        halves = []
         distance = p // 2
         while distance:
             partner = me ^ distance
@@ -221,12 +226,14 @@ def halving_doubling_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, sc
 
 @in_range
 def tree_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float = 1.0):
-    """Schedule that sums x at rank 0 along a binomial tree of the ranks, and broadcasts the sum along the tree."""
+    """Generator (schedule) that sums the arrays x of all ranks at rank 0 along a binomial tree of the ranks, and
+    broadcasts the sum along the same tree."""
     if comm.size == 1 or x.size == 0:
         return
     parent, children = binomial_tree(comm.rank, comm.size)
     with comm.borrow(x, x.size) as scratch:
-        for child in reversed(children):  # the child with the smallest subtree is ready first
+        # receive from the child with the smallest subtree first, because its sum is complete first
+        for child in reversed(children):
             yield comm.Irecv(scratch, child, tag)
             add(x, scratch)
     if parent is None and scale != 1:
@@ -237,18 +244,20 @@ def tree_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float =
 
 
 def broadcast(comm: Communicator, x, tag: int = tags.ARRAYS, root: int = 0):
-    """Schedule that copies the array x of rank ``root`` to all ranks along a binomial tree."""
+    """Generator (schedule) that copies the array x of rank ``root`` to all ranks along a binomial tree."""
     n = comm.size
     parent, children = binomial_tree((comm.rank - root) % n, n)
     if parent is not None:
         yield comm.Irecv(x, (parent + root) % n, tag)
-    for child in children:  # one child at a time, as a shared link would delay the largest subtree
+    # send to one child at a time, because parallel sends over one link would delay the child with the largest subtree
+    for child in children:
         yield comm.Isend(x, (child + root) % n, tag)
 
 
 @in_range
 def mpi_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float = 1.0):
-    """Schedule that sums x by the MPI library's own all-reduce. The MPI library chooses the algorithm."""
+    """Generator (schedule) that sums the arrays x of all ranks by the MPI library's own all-reduce. The MPI library
+    chooses the algorithm of its all-reduce."""
     if comm.size > 1:
         yield comm.Iallreduce(x)
         if scale != 1:
@@ -257,31 +266,34 @@ def mpi_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float = 
 
 @in_range
 def hierarchical_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float = 1.0):
-    """Schedule that sums x within each host through shared memory, and between hosts round rings. An owner is a rank
-    that sums one part of x within its host. For each part of x, one ring joins the owners of the part on all hosts.
+    """Generator (schedule) that sums x over the ranks of each host through shared memory, and then over the hosts by
+    ring all-reduces. An owner is a rank that sums one part of x within its host. For each part of x, the owners of this
+    part on all hosts form one ring.
 
-    The arrays of a host are added in the order of the ranks, and the sums of the hosts in the order of the ring.
+    The arrays of the ranks of one host are added in the order of the ranks, and the hosts' sums are added in the order
+    of the ring.
     """
     yield from allreduce_by_hosts(comm, x, tag, scale, across_hosts)
 
 
 def across_hosts(comm: Communicator, x, tag: int, scale: float):
-    """Schedule that sets x, a part of an array, to ``scale`` times the sum of x over the ranks of ``comm``, one rank
-    per host."""
+    """Generator (schedule) that sets x, one owner's part of an array, to ``scale`` times the sum of x over the ranks of
+    ``comm``, which are one rank per host."""
     allreduce = halving_doubling_allreduce if x.nbytes <= SHORT_BYTES else ring_allreduce
     yield from allreduce(comm, x, tag, scale)
 
 
 def get_ready(comm: Communicator, variant: str, x):
-    """Load the compiled code that ``variant`` needs for arrays of the dtype of ``x``, so that later time measurements
-    do not include the loading."""
+    """Load the compiled code that the all-reduce ``variant`` needs for arrays of the dtype of ``x``, so that later time
+    measurements do not include the loading."""
     if variant in THROUGH_MEMORY and comm.size > 1 and comm.backend.shares_memory:
         load_loops(x.dtype)
 
 
 def in_place(comm: Communicator, flat: Flat, variant: str):
-    """Schedule, run on all ranks at once, that returns a copy of ``flat`` in the memory in which ``variant`` needs the
-    fewest copies. If no copy is needed, the schedule returns ``flat`` itself."""
+    """Generator (schedule), run on all ranks at once, that returns a copy of the vector ``flat`` in memory in which the
+    all-reduce ``variant`` can sum it with the fewest copies. If ``variant`` can sum ``flat`` itself with as few copies,
+    the schedule returns ``flat`` itself."""
     if variant in ON_ONE_HOST:
         flat = yield from in_shared_memory(comm, flat)
     elif variant in THROUGH_MEMORY:
@@ -300,33 +312,34 @@ ALLREDUCE = {
     "shared": shared_allreduce,
     "hierarchical": hierarchical_allreduce,
 }
-"""All variants of the all-reduce by name. A variant is a schedule ``variant(comm, x, tag, scale)``, where x is a
-contiguous one-dimensional array.
+"""All variants of the all-reduce by their names in the options. A variant is a schedule ``variant(comm, x, tag,
+scale)``, where x is a contiguous one-dimensional array.
 
-On one rank, a variant does not change x, and does not multiply x by ``scale``.
+On one rank, a variant of the all-reduce does nothing: it neither changes x nor multiplies x by ``scale``.
 """
 Variant = Literal["ring", "halving-doubling", "tree", "swing", "bine", "mpi", "shared", "hierarchical", "auto"]
-"""Allowed values of an option that chooses a variant of the all-reduce. The value ``auto`` lets a trial choose the
-fastest variant (`grsgd.algorithms.allreduce_trial`)."""
+"""Allowed values of an option that chooses a variant of the all-reduce. If the value is ``auto``, a test run of all
+variants at the start of the run chooses the fastest variant (`grsgd.algorithms.allreduce_trial`)."""
 VARIANT_MEANING = (
     "which all-reduce; shared: for ranks on one host; hierarchical: within hosts, then among hosts; auto: the fastest "
     "in a trial at the start"
 )
 """Description of an option that chooses a variant of the all-reduce."""
 OUTLIVES_DEATHS = frozenset({"ring", "halving-doubling", "tree", "swing", "bine"})
-"""Variants that can be interrupted when a process has died. These variants use only messages, and neither shared memory
-nor a collective call of the MPI library."""
+"""Variants of the all-reduce that can be interrupted when the process of a rank has died. The variants in
+`OUTLIVES_DEATHS` use only messages between two ranks, and neither shared memory nor a collective call of the MPI
+library."""
 NAMED_BY_LIBRARY = frozenset({"mpi"})
-"""Variants whose algorithm is chosen by the MPI library."""
+"""Variants of the all-reduce whose algorithm is chosen by the MPI library."""
 ON_ONE_HOST = frozenset({"shared"})
-"""Variants that work only if all ranks are on one host."""
+"""Variants of the all-reduce that work only if all ranks are on one host."""
 THROUGH_MEMORY = frozenset({"shared", "hierarchical"})
-"""Variants in which the ranks of one host share memory."""
+"""Variants of the all-reduce in which the ranks of one host share memory."""
 
 
 def binomial_tree(rank: int, n: int) -> tuple[int | None, list[int]]:
-    """Return the parent and the children of ``rank`` in a binomial tree of ``n`` ranks. The parent of rank 0, the root,
-    is None. The first child in the list has the largest subtree."""
+    """Return the parent and the children of ``rank`` in a binomial tree of ``n`` ranks. Rank 0 is the root of the tree,
+    and its parent is None. The first child in the returned list has the largest subtree."""
     lowest_bit = rank & -rank if rank else 1 << (n - 1).bit_length()
     children = []
     bit = lowest_bit >> 1

@@ -1,20 +1,21 @@
-"""All-reduce of arrays of bfloat16. Sums are computed in float32, and rounded to bfloat16 once."""
+"""All-reduce of arrays of bfloat16. Sums of bfloat16 arrays are computed in float32, and rounded to bfloat16 once."""
 
 from coding.partition import part
 from grsgd.models.flat import host_tensor
 from grsgd.models.shape_only import ShapeOnlyArray
 
 VARIANTS = ("ring", "halving-doubling", "tree")
-"""Variants that sum arrays of bfloat16 by `bfloat16_allreduce`. All other variants are refused for bfloat16."""
+"""Variants of the all-reduce that sum arrays of bfloat16 by `bfloat16_allreduce`. A run with bfloat16 arrays raises an
+error if it uses another variant."""
 
 
 def bfloat16_allreduce(comm, x, tag: int, scale: float):
-    """Schedule that sets x to ``scale`` times the sum of x over all n ranks, in place.
+    """Generator (schedule) that sets x to ``scale`` times the sum of x over all n ranks, in place.
 
-    The array ``x`` has the bits of bfloat16 numbers: uint16 of shape [d]. The array consists of n chunks, and each rank
-    sends chunk c to rank c. Rank c adds up chunk c of all ranks in float32, in the order of the ranks. Rank c rounds
-    the sum once, and sends the sum to all ranks. Each rank sends 2(n-1)/n of x, as in a ring, but sends no partial sum
-    of 16 bits.
+    The elements of ``x`` are the bits of bfloat16 numbers, stored as uint16, of shape [d]. The array ``x`` consists of
+    n chunks, and each rank sends its chunk c to rank c. Rank c adds up the chunks c of all ranks in float32, in the
+    order of the ranks. Rank c rounds the sum of its chunk to bfloat16 once, and sends the rounded sum to all ranks.
+    Each rank sends 2(n-1)/n of the bytes of x, as in a ring all-reduce, but partial sums are not rounded to 16 bits.
     """
     n, me = comm.size, comm.rank
     if n == 1 or x.size == 0:

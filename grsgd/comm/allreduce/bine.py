@@ -2,16 +2,17 @@
 negabinary notation (base -2).
 
 Source: De Sensi et al. 2025, Bine trees: Enhancing collective operations by optimizing communication locality (SC).
-Bine's all-reduce for large arrays is a reduce-scatter with growing distances and an all-gather with shrinking
-distances. The distances are 1, 1, 3, 5, 11, ..., alternately to the left and to the right, as in Swing. So if the
-number n of ranks is a power of two, Bine and Swing send the same messages to the same ranks. The algorithm of this
-module was taken from the source code of the authors' library (``allreduce_bine_bdw_remap`` of HLC-Lab/pico). Like the
-authors' library, this module renumbers the blocks of the array, so that each message is one contiguous piece of the
-array.
+For large arrays, the paper on Bine uses a reduce-scatter whose distances between partners grow, and an all-gather whose
+distances shrink. The distances between partners in Bine's steps are 1, 1, 3, 5, 11, ..., alternately to the left and to
+the right, as in the all-reduce Swing. If the number n of ranks is a power of two, the all-reduces Bine and Swing send
+the same messages to the same ranks. The algorithm of this module was taken from the source code of the paper's authors
+(``allreduce_bine_bdw_remap`` of HLC-Lab/pico). Like the authors' code, this module renumbers the blocks of the array,
+so that each message is one contiguous piece of the array.
 
-Bine and Swing differ if n is no power of two. If n is no power of two, only p ranks take part in Bine's steps, where p
-is the largest power of two below n. Each of the other n - p ranks first sends its array to a partner, and finally
-receives the sum from the partner. So n - p pairs of ranks send one more array in each direction.
+The all-reduces Bine and Swing differ if the number n of ranks is not a power of two. If n is not a power of two, only p
+ranks take part in Bine's steps, where p is the largest power of two below n. Each of the n - p ranks that do not take
+part sends its array to a partner before Bine's steps, and receives the sum from the partner at the end. For each of
+these n - p ranks, one message with the whole array goes to its partner, and one message with the sum comes back.
 """
 
 from grsgd.comm import tags
@@ -23,8 +24,8 @@ from grsgd.comm.communicator import Communicator
 
 @in_range
 def bine_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float = 1.0):
-    """Schedule that sums x over any number of ranks, by a reduce-scatter and an all-gather with negabinary distances
-    between partners."""
+    """Generator (schedule) that sums x over any number of ranks, by a reduce-scatter and an all-gather with negabinary
+    distances between partners."""
     n = comm.size
     p = 1 << (n.bit_length() - 1)
     pairs = n - p

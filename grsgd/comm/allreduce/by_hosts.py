@@ -1,10 +1,12 @@
-"""All-reduce in two stages. In the first stage, the ranks of each host add up their arrays in shared memory. In the
-second stage, the sums of all hosts are added up by messages.
+"""All-reduce in two stages: within hosts, and then between hosts. In the first stage, the ranks of each host add up
+their arrays in memory that they share. In the second stage, ranks of different hosts add up the sums of their hosts by
+messages.
 
-An owner is a rank that sums one part of the array. All hosts have the same number of owners, the number of ranks on the
-host with the fewest ranks. Owner j of a host adds up part j of the arrays of the host's ranks. The owners j of all
-hosts then add up part j by messages. Each owner writes the sum to memory that all ranks of its host read. So the links
-between hosts carry as many bytes as if each host had one rank, and all owners send at the same time.
+An owner is a rank that adds up one part of the array. Every host has as many owners as there are ranks on the host with
+the fewest ranks. Owner j of a host adds up part j of the arrays of the host's ranks. After owner j of each host has
+added up part j within its host, the owners j of all hosts add up their sums of part j by messages. Each owner writes
+the sum of its part to memory that all ranks of its host read. The links between hosts therefore carry as many bytes as
+if each host had one rank, and all owners send at the same time.
 """
 
 import hashlib
@@ -23,19 +25,20 @@ from grsgd.comm.shared_memory import NoSharedMemory, allocate, host, text_array,
 from grsgd.comm.some_ranks import SomeRanks
 
 PIECE_BYTES = 4 * 1024 * 1024
-"""Number of bytes of a piece of an array. Each piece is summed within the hosts, and then between the hosts, before the
-next piece is summed."""
+"""Number of bytes of each piece into which an array is cut for the all-reduce in two stages. Each piece of an array is
+summed within the hosts, and then between the hosts, before the next piece is summed."""
 HOSTS = "hosts"
 """Key of the `Hosts` in a communicator's dictionary ``shared``."""
 
 
 class Hosts(NamedTuple):
-    """One rank's view of the hosts of a communicator's ranks.
+    """The hosts of a communicator's ranks, as seen by one rank.
 
     ``local``: communicator of the ranks on this rank's host.
-    ``across``: communicator of this rank and of one owner on each other host, or None if this rank is no owner.
+    ``across``: communicator of this rank and of the owners of the same part on all other hosts, or None if this rank is
+    no owner.
     ``count``: number of hosts.
-    ``owners``: number of ranks per host that each sum one part of the array.
+    ``owners``: number of owners per host, which each sum one part of the array.
     """
 
     local: Communicator
@@ -45,9 +48,9 @@ class Hosts(NamedTuple):
 
 
 def hosts_of(comm: Communicator, tag: int):
-    """Schedule, run on all ranks at once, that returns the `Hosts` of ``comm``. If the backend does not know the hosts,
-    the ranks exchange the names of their hosts in the first call for ``comm``. The messages of this exchange are not
-    counted as traffic."""
+    """Generator (schedule), run on all ranks at once, that returns the `Hosts` of ``comm``. If the backend does not
+    know the hosts of the ranks, the ranks exchange the names of their hosts in the first call for ``comm``. The
+    messages with the hosts' names are not counted as traffic."""
     if HOSTS in comm.shared:
         return comm.shared[HOSTS]
     hosts = comm.backend.hosts
@@ -72,13 +75,13 @@ def some(comm: Communicator, ranks: list[int]) -> Communicator:
 
 
 def allreduce_by_hosts(comm: Communicator, x, tag: int, scale: float, across: Callable[..., Generator]):
-    """Schedule that sets x to ``scale`` times the sum of x over all ranks.
+    """Generator (schedule) that sets x to ``scale`` times the sum of x over all ranks, first within each host and then
+    between hosts.
 
-    ``across(comm, part, tag, scale)``: a schedule (a generator that yields each object it waits for) that sets ``part``
-    to ``scale`` times the sum of ``part`` over the part's owners, one owner per host. All owners must compute the same
-    bits.
+    ``across(comm, part, tag, scale)``: a schedule that sets ``part`` to ``scale`` times the sum of ``part`` over the
+    owners of the part, one owner per host. All owners of a part must compute sums with the same bits.
 
-    Raises NoSharedMemory on all ranks if the ranks of any host cannot share memory.
+    Raises NoSharedMemory on all ranks if the ranks of some host cannot share memory.
     """
     if comm.size == 1 or x.size == 0:
         return
@@ -99,14 +102,14 @@ def allreduce_by_hosts(comm: Communicator, x, tag: int, scale: float, across: Ca
         count(local, x, hosts.owners)
         yield from buffers.sum_long(x, scale, local.shared.get(VECTORS, ()), beyond)
         return
-    size = PIECE_BYTES // x.itemsize  # the size of pieces on hosts with several ranks
+    size = PIECE_BYTES // x.itemsize  # use the same size of pieces as hosts with several ranks
     for begin in range(0, x.size, size):
         yield from beyond(x[begin : begin + size])
 
 
 def buffers_of(comm: Communicator, hosts: Hosts, tag: int):
-    """Schedule, run on all ranks at once, that returns the `Buffers` of this rank's host, or None if the host has one
-    rank."""
+    """Generator (schedule), run on all ranks at once, that returns the `Buffers` of this rank's host, or None if the
+    host has one rank."""
     if (HOSTS, tag) in comm.shared:
         return comm.shared[HOSTS, tag]
     buffers, problems = None, [text_array("") for _ in range(comm.size)]

@@ -1,17 +1,18 @@
-"""All-gather and reduce-scatter in steps, for any pattern of partners. In each step, a rank sends to one partner and
-receives from one partner.
+"""All-gather and reduce-scatter in steps, for any pattern of partners (`Sources`). In each step of the all-gather or
+reduce-scatter, a rank sends to one partner and receives from one partner.
 
-An array consists of one block per rank, and each rank owns one block. In a step of the all-gather, every rank has one
-other rank as its source. The rank receives all blocks that the source has and the rank lacks. The reduce-scatter has
-the steps of the all-gather in reverse order. In each step of the reduce-scatter, a rank sends partial sums of blocks to
-the rank from which the rank later receives these blocks in the all-gather. After the reduce-scatter, each rank has the
-sum of the block that it owns. In the reduce-scatter every rank sends each block except its own block once: (n-1)/n of
-the array, for any pattern of partners and any n.
+The array x of an all-reduce consists of one block per rank, and each rank is the owner of one block. In a step of the
+all-gather, every rank has one other rank as its source. In a step of the all-gather, a rank receives all blocks that
+its source has and the rank lacks. The steps of the reduce-scatter are the steps of the all-gather in reverse order,
+with messages in the opposite direction. In a step of the reduce-scatter, a rank sends partial sums of some blocks to
+the rank from which it receives the sums of these blocks in the all-gather. After the reduce-scatter, each rank has the
+complete sum of the block that it owns. In the reduce-scatter every rank sends each block except its own block once. A
+rank therefore sends (n-1)/n of the array, for any pattern of partners and any number n of ranks.
 
-Sums are bit-identical on all ranks, because only the owner of a block computes the sum of the block, from partial sums
-in a fixed order.
+The sums are bit-identical on all ranks, because only the owner of a block computes the sum of the block, from partial
+sums in a fixed order.
 
-A schedule is a generator that yields each object it waits for.
+A schedule is a generator that yields each object (such as a request of a message) for which the schedule waits.
 """
 
 from collections.abc import Sequence
@@ -23,10 +24,10 @@ from grsgd.comm.allreduce.pieces import add
 from grsgd.comm.communicator import Communicator
 
 Sources = Sequence[Sequence[int]]
-"""``sources[step][rank]``: the rank from which ``rank`` receives blocks in the all-gather.
+"""``sources[step][rank]`` is the rank from which ``rank`` receives blocks in this step of the all-gather.
 
-Steps are numbered in the order of the reduce-scatter, and the all-gather has the steps in the opposite order. In each
-step every rank is the source of exactly one rank.
+The steps in `Sources` are numbered in the order of the reduce-scatter, and the all-gather makes them in the opposite
+order. In each step every rank sends blocks of the all-gather to exactly one rank.
 """
 Runs = tuple[tuple[int, int], ...]
 """Ranges of consecutive blocks: pairs (number of the first block in a range, number of the first block after the
@@ -48,13 +49,13 @@ class Step(NamedTuple):
 
 
 class Plan:
-    """The steps of all ranks in an all-reduce.
+    """The partners and the blocks of all ranks in each step of an all-reduce.
 
-    ``place[rank]`` is the number of the block that ``rank`` owns. Blocks are numbered such that blocks which are sent
-    in one step have consecutive numbers as far as possible. If n is a power of two and partners form pairs, a rank
-    sends one contiguous piece of the array per step.
+    ``place[rank]`` is the number of the block that ``rank`` owns. The blocks of the array are numbered such that the
+    blocks of one message have consecutive numbers as far as possible. If the number of ranks is a power of two and
+    partners form pairs, a rank sends one contiguous piece of the array per step.
 
-    The constructor raises ValueError if some rank would not receive all blocks in these steps.
+    The constructor raises ValueError if some rank would not receive all blocks in the steps given by ``sources``.
     """
 
     def __init__(self, sources: Sources):
@@ -68,7 +69,7 @@ class Plan:
             raise ValueError(f"these {len(sources)} steps do not bring all {self.size} blocks to all ranks")
 
     def steps(self, rank: int) -> tuple[Step, ...]:
-        """Return the steps of ``rank``, in the order of the reduce-scatter."""
+        """Return the steps of ``rank`` in the all-reduce, in the order of the reduce-scatter."""
         if rank not in self._steps:
             self._steps[rank] = tuple(self._step(number, rank) for number in range(len(self._sources)))
         return self._steps[rank]
@@ -79,7 +80,7 @@ class Plan:
 
 
 class Share:
-    """The calling rank's data of an all-reduce of x over the ranks of a plan.
+    """The calling rank's array x and its steps in an all-reduce of x over the ranks of a `Plan`.
 
     Parameters
     ----------
@@ -89,8 +90,8 @@ class Share:
         Number in the communicator of each rank of the plan. By default, a rank's numbers in the plan and in the
         communicator are equal.
     blocks
-        Number of blocks of x. The plan sums the first blocks of x, one block per rank of the plan. By default, x has
-        one block per rank of the plan.
+        Number of blocks of x. The plan sums only the first blocks of x, one block per rank of the plan. By default, x
+        has one block per rank of the plan.
     """
 
     def __init__(self, x, plan: Plan, number: int, ranks: Sequence[int] | None = None, blocks: int | None = None):
@@ -101,8 +102,8 @@ class Share:
         self.own = (place, place + 1)
 
     def slices(self, *places: tuple[int, int]) -> list[slice]:
-        """Return slices of x for ``places``, ranges (begin, end) of block numbers. Ranges without elements are left
-        out."""
+        """Return slices of x for ``places``, ranges (begin, end) of block numbers. Ranges of blocks without elements
+        are left out."""
         found = []
         for begin, end in places:
             begin, end = part(begin, self.blocks, self.x.size)[0], part(end, self.blocks, self.x.size)[0]
@@ -111,17 +112,17 @@ class Share:
         return found
 
     def scale(self, factor: float):
-        """Multiply the block of x that the calling rank owns by ``factor``."""
+        """Multiply one block of x, the block that the calling rank owns, by ``factor``."""
         for place in self.slices(self.own) if factor != 1 else ():
             self.x[place] *= factor
 
 
 def reduce_scatter(comm: Communicator, shares: Sequence[Share], tag: int):
-    """Schedule that computes, in the array ``x`` of each of ``shares``, the sum over all ranks of the block that this
-    rank owns.
+    """Generator (schedule) that computes, in the array ``x`` of each `Share` in ``shares``, the sum over all ranks of
+    the block that this rank owns.
 
-    All ``shares`` make each step at the same time. The blocks of ``x`` that other ranks own are overwritten by partial
-    sums.
+    In each step, the rank sends and receives the blocks of all ``shares`` at the same time. The blocks of ``x`` that
+    other ranks own are overwritten by partial sums.
     """
     with ExitStack() as borrowed:
         scratches = [borrowed.enter_context(comm.borrow(share.x, share.x.size)) for share in shares]
@@ -139,8 +140,8 @@ def reduce_scatter(comm: Communicator, shares: Sequence[Share], tag: int):
 
 
 def all_gather(comm: Communicator, shares: Sequence[Share], tag: int):
-    """Schedule, run after `reduce_scatter`, that copies the block that each rank owns to all other ranks, in the array
-    ``x`` of each of ``shares``."""
+    """Generator (schedule), run after `reduce_scatter`, that copies the block owned by each rank to all other ranks, in
+    the array ``x`` of each `Share` in ``shares``."""
     for steps in zip(*(share.steps[::-1] for share in shares), strict=True):
         pending = []
         for share, step in zip(shares, steps, strict=True):
@@ -151,7 +152,8 @@ def all_gather(comm: Communicator, shares: Sequence[Share], tag: int):
 
 
 def allreduce(comm: Communicator, shares: Sequence[Share], tag: int, scale: float):
-    """Schedule that sets the array ``x`` of each of ``shares`` to ``scale`` times the sum of ``x`` over all ranks."""
+    """Generator (schedule) that sets the array ``x`` of each `Share` in ``shares`` to ``scale`` times the sum of ``x``
+    over all ranks."""
     yield from reduce_scatter(comm, shares, tag)
     for share in shares:
         share.scale(scale)
@@ -160,10 +162,10 @@ def allreduce(comm: Communicator, shares: Sequence[Share], tag: int, scale: floa
 
 def holdings(sources: Sources, own: Sequence[int]) -> list[list[int]]:
     """Return the set of blocks that each rank holds after each step of the all-gather: one list of sets per step. A set
-    of blocks is a whole number, whose bit b is 1 if block b is in the set.
+    of blocks is represented by an integer, whose bit b is 1 if block b is in the set.
 
-    The lists are in the order of the reduce-scatter. The last list is ``own``, the blocks that each rank holds before
-    the all-gather.
+    The returned lists are in the order of the steps of the reduce-scatter. The last returned list is ``own``, the
+    blocks that each rank holds before the all-gather.
     """
     held = [list(own)]
     for step in reversed(sources):
@@ -175,9 +177,9 @@ def places_of_blocks(sources: Sources) -> list[int]:
     """Return the number of the block that each rank owns, chosen such that blocks which are sent in one step have
     consecutive numbers.
 
-    The most blocks are sent together in the last steps of the all-gather. So ranks are sorted by the lowest-numbered
-    block that a rank holds before the last step. Ties are broken by the lowest-numbered block that a rank holds before
-    the second-to-last step, and so on.
+    In the all-gather, the messages of the last steps contain the most blocks. Therefore ranks are sorted by the
+    lowest-numbered block that each rank holds before the last step of the all-gather. Ranks with the same lowest block
+    are sorted by the lowest-numbered block that each rank holds before the second-to-last step, and so on.
     """
     size = len(sources[0])
     held = holdings(sources, [1 << rank for rank in range(size)])[1:]
@@ -186,7 +188,7 @@ def places_of_blocks(sources: Sources) -> list[int]:
 
 
 def runs(bits: int) -> Runs:
-    """Return the ranges of consecutive bits that are 1 in the number ``bits``, the lowest range first."""
+    """Return the ranges of consecutive bits of the integer ``bits`` that are 1, beginning with the lowest bits."""
     found, passed = [], 0
     while bits:
         begin = lowest(bits)
@@ -204,8 +206,8 @@ def lowest(bits: int) -> int:
 
 
 def inverse(permutation: Sequence[int]) -> list[int]:
-    """Return the inverse of ``permutation``: the index of each number in ``permutation``. Raises ValueError if a number
-    is missing."""
+    """Return the inverse of ``permutation``: the index of each number in ``permutation``. Raises ValueError if
+    ``permutation`` does not contain each number from 0 to its length - 1."""
     found = [-1] * len(permutation)
     for place, number in enumerate(permutation):
         found[number] = place

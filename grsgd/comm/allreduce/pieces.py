@@ -1,7 +1,7 @@
-"""Division of arrays into parts that ranks own, and into pieces that fit into the cache, for all-reduces. The decorator
-`in_range` adapts an all-reduce to arrays of float16 and bfloat16.
+"""Functions that divide arrays for all-reduces: into parts that ranks own, and into pieces that fit into the
+processor's cache. The decorator `in_range` adapts an all-reduce to arrays of float16 and bfloat16.
 
-A schedule is a generator that yields each object it waits for.
+A schedule is a generator that yields each object (such as a request of a message) for which the schedule waits.
 """
 
 import math
@@ -14,10 +14,10 @@ from grsgd.comm import tags
 from grsgd.comm.allreduce.bfloat16 import bfloat16_allreduce
 
 PIECE_BYTES = 1024 * 1024
-"""Size in bytes of a piece of an array.
+"""Size in bytes of each piece into which an all-reduce cuts an array.
 
-Pieces of 1 MiB were fastest, or nearly fastest, in measurements with arrays of 1 to 100 MiB. Smaller pieces need more
-messages, and larger pieces do not fit into the cache.
+Pieces of 1 MiB were fastest, or nearly fastest, in measurements with arrays of 1 to 100 MiB. Pieces below 1 MiB need
+more messages, and pieces above 1 MiB do not fit into the processor's cache.
 """
 
 
@@ -28,17 +28,17 @@ def power_of_two(scale: float) -> float:
 
 
 def in_range(allreduce):
-    """Decorate ``allreduce``, so that arrays of float16 are multiplied by a power of two near ``scale`` before the sum,
-    and arrays of bfloat16 are summed by `bfloat16_allreduce`.
+    """Decorate ``allreduce`` for arrays of 16-bit floats: float16 arrays are multiplied by a power of two near
+    ``scale`` before the sum, and bfloat16 arrays are summed by `bfloat16_allreduce`.
 
-    Without a multiplication before the sum, a sum could be outside the range of float16 although the mean is inside.
-    Arrays of other dtypes are multiplied by ``scale`` after the sum. A sum of n arrays of float32 overflows if the mean
-    is above 3.4e38 / n.
+    Without the multiplication before the sum, a sum of float16 arrays could overflow although the mean does not. Arrays
+    of all other dtypes are multiplied by ``scale`` after the sum. A sum of n float32 arrays overflows if the mean is
+    above 3.4e38 / n.
     """
 
     @wraps(allreduce)
     def begin(comm, x, tag: int = tags.ARRAYS, scale: float = 1.0, **options):
-        if x.dtype == np.uint16:  # the bits of numbers of bfloat16
+        if x.dtype == np.uint16:  # a uint16 array contains the bits of bfloat16 numbers
             return bfloat16_allreduce(comm, x, tag, scale)
         if x.dtype != np.float16 or scale >= 1 or comm.size == 1:
             return allreduce(comm, x, tag, scale, **options)
@@ -48,9 +48,9 @@ def in_range(allreduce):
 
 
 def divided_before(allreduce, comm, x, tag: int, scale: float, options: dict):
-    """Schedule that sets x to ``scale`` times the sum of x over all ranks, by ``allreduce``. Before the sum, x is
-    multiplied by p, the largest power of two that is not above ``scale``. After the sum, x is multiplied by ``scale`` /
-    p."""
+    """Generator (schedule) that sets x to ``scale`` times the sum of x over all ranks, and computes the sum by the
+    schedule ``allreduce``. Before the sum, each rank multiplies x by p, the largest power of two that is not above
+    ``scale``. After the sum, each rank multiplies x by ``scale`` / p."""
     share = power_of_two(scale)
     x *= share
     yield from allreduce(comm, x, tag, scale / share, **options)
@@ -62,12 +62,13 @@ def chunks(x, n: int) -> list:
 
 
 def cut(x, size: int) -> list:
-    """Return consecutive views of x with ``size`` elements each. The last view may be shorter."""
+    """Return consecutive views of x with ``size`` elements each. The last view may have fewer than ``size``
+    elements."""
     return [x[begin : begin + size] for begin in range(0, x.size, size)]
 
 
 def add(x, y):
-    """Add the array y to the array x, in place, in pieces that fit into the cache."""
+    """Add the array y to the array x, in place, in pieces that fit into the processor's cache."""
     if x.nbytes <= PIECE_BYTES:
         x += y
         return

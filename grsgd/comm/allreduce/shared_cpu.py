@@ -1,8 +1,8 @@
 """Loops of `grsgd.comm.allreduce.shared`, compiled by numba: sums of arrays, and functions by which ranks publish and
 read numbers in shared memory.
 
-Functions that sum arrays release Python's global lock. Functions that take less than a microsecond keep the lock,
-because it may take longer to get the lock back.
+Compiled functions that sum arrays release Python's global interpreter lock. Functions that take less than a microsecond
+keep Python's global interpreter lock, because getting the lock back may take longer than the function.
 """
 
 from numba import njit, types
@@ -14,7 +14,7 @@ brief = njit(cache=True)
 
 @intrinsic
 def fence_of_processor(typing_context):
-    """Compile a call of this function to the processor's instruction for a memory fence."""
+    """Compile a call of `fence` to the processor's instruction for a memory fence."""
 
     def generate(context, builder, signature, arguments):
         builder.fence("seq_cst")
@@ -25,7 +25,7 @@ def fence_of_processor(typing_context):
 
 def fence():
     """Make the processor finish all earlier reads and writes of memory before it begins later reads and writes. Without
-    compilation, this function does nothing, because Python keeps the order of reads and writes."""
+    compilation, this function does nothing, because interpreted Python does not reorder reads and writes."""
 
 
 @overload(fence)
@@ -36,10 +36,11 @@ def compile_fence():
 @brief
 def publish(flags, rank, column, number):
     """Write ``number`` (int64), the progress of ``rank``, to the shared memory ``flags``. A rank that reads ``number``
-    also sees all writes that ``rank`` made before this call.
+    from ``flags`` also sees all writes that ``rank`` made before this call.
 
-    Because of the memory fence before the write of ``number``, neither compiler nor processor can move earlier writes
-    behind this write. No rank ever reads only half of ``number``, because ``number`` is aligned and has 8 bytes.
+    Because of the memory fence before the write of ``number``, neither the compiler nor the processor can move earlier
+    writes to a time after this write. No rank ever reads a half-written ``number``, because a ``number`` is 8 aligned
+    bytes, which the processor writes at once.
     """
     fence()
     flags[rank, column] = number
@@ -47,10 +48,11 @@ def publish(flags, rank, column, number):
 
 @brief
 def reached(flags, column, number):
-    """Return whether all ranks have published ``number`` or a higher number.
+    """Return True if all ranks have published ``number`` or a higher number in ``column`` of ``flags``.
 
-    If the result is True, later reads see everything that the ranks wrote before they published ``number``. Because of
-    the memory fence after the reads of ``flags``, no later read is moved before these reads.
+    If the result is True, reads after this call see everything that the ranks wrote before they published ``number``.
+    Because of the memory fence after the reads of ``flags``, the processor does not move later reads before the reads
+    of ``flags``.
     """
     for rank in range(flags.shape[0]):
         if flags[rank, column] < number:
@@ -61,19 +63,19 @@ def reached(flags, column, number):
 
 @brief
 def reached_soon(flags, column, number, tries):
-    """Check up to ``tries`` times whether all ranks have published ``number`` or a higher number. Return whether a
-    check succeeded."""
+    """Check up to ``tries`` times whether all ranks have published ``number`` or a higher number. Return True if all
+    ranks had published the number in one of the checks."""
     for _ in range(tries):
         if reached(flags, column, number):
             return True
-        fence()  # the fence makes the next check read memory again
+        fence()  # the fence forces the next check to read the memory again
     return False
 
 
 @compiled
 def sum_rows(rows, begin, end, scale, total):
-    """Set ``total`` to ``scale`` times the sum of the elements ``begin`` to ``end`` of all ``rows``. The rows are added
-    in ascending order, in the dtype of ``rows``."""
+    """Set the array ``total`` to ``scale`` times the sum over all ``rows`` of their elements ``begin`` to ``end``. The
+    rows are added in ascending order, in the dtype of ``rows``."""
     first, second = rows[0][begin:end], rows[1][begin:end]
     for k in range(total.size):
         total[k] = first[k] + second[k]
@@ -88,11 +90,11 @@ def sum_rows(rows, begin, end, scale, total):
 
 @compiled
 def sum_soon(flags, rank, column, number, rows, begin, scale, x, tries):
-    """Do the all-reduce of a short array x in one call: copy x into the row of ``rank``, publish ``number``, wait for
-    the other ranks, and set x to the sum of all rows.
+    """All-reduce a short array x in one call: copy x into the row of ``rank``, publish ``number``, wait for the other
+    ranks, and set x to ``scale`` times the sum of all rows.
 
-    Return False and compute no sum if not all ranks have published ``number`` within ``tries`` checks. Return True
-    after the sum.
+    If not all ranks have published ``number`` within ``tries`` checks, the function returns False and computes no sum.
+    The function returns True if it has computed the sum.
     """
     rows[rank][begin : begin + x.size] = x
     publish(flags, rank, column, number)
@@ -104,11 +106,11 @@ def sum_soon(flags, rank, column, number, rows, begin, scale, x, tries):
 
 @compiled
 def replace_rows(rows, begin, end, scale, scratch):
-    """Replace the elements ``begin`` to ``end`` of each row by ``scale`` times the sum of these elements over all
+    """Replace the elements ``begin`` to ``end`` of every row by ``scale`` times the sum of these elements over all
     ``rows``.
 
-    ``scratch``: array for sums, whose length is the number of elements that are summed at a time. ``scratch`` should
-    fit into the processor's cache.
+    ``scratch``: array into which sums are computed; its length is the number of elements summed at a time. ``scratch``
+    should fit into the processor's cache.
     """
     for start in range(begin, end, scratch.size):
         stop = min(start + scratch.size, end)

@@ -1,5 +1,5 @@
-"""Sums of arrays in memory that the ranks of a host share. Ranks wait for each other by polling numbers in the shared
-memory."""
+"""Sums of arrays in memory that is shared by the ranks of a host. A rank waits for other ranks by polling numbers that
+they write to the shared memory."""
 
 from collections.abc import Sequence
 
@@ -11,33 +11,35 @@ from grsgd.comm.driver import available_cores
 from grsgd.comm.shared_memory import FIELDS, SharedMemory
 
 PIECE_BYTES = 1024 * 1024
-"""Number of bytes of a buffer in shared memory. Each rank has two buffers, through which the rank's array is copied
-piece by piece."""
+"""Number of bytes of each of a rank's two buffers in shared memory. A rank's array is copied piece by piece through the
+rank's two buffers."""
 SCRATCH_BYTES = 4 * 1024
-"""Number of bytes of sums that are computed at a time in scratch memory. Scratch memory of `SCRATCH_BYTES` bytes fits
-into the innermost cache."""
+"""Number of bytes of sums that a rank computes at a time in scratch memory. Scratch memory of `SCRATCH_BYTES` bytes
+fits into the innermost cache of a core."""
 TRIES = 2000
-"""Number of times that a rank with a core of its own checks the progress of the other ranks before the rank's schedule
-yields. `TRIES` checks take about 4 us.
+"""Number of times that a rank, if each rank has a core of its own, checks the progress of the other ranks before the
+rank's schedule yields. `TRIES` checks take about 4 us.
 
-More checks would make waits shorter on an idle machine, and longer if other programs use the cores.
+With more checks, waits would be shorter on an idle machine, but longer if other programs use the cores.
 """
 COMPILED = (np.dtype("float32"), np.dtype("float64"))
 ENTERED, DONE, PLACE = range(3)
-"""Columns of the array of numbers in shared memory in which each rank publishes its progress.
+"""Columns of the array of numbers in shared memory, which has one row per rank: ENTERED, DONE and PLACE.
 
-ENTERED: number of the last phase for which the rank's array is in shared memory. DONE: number of the last phase
-in which the rank has summed its part of the arrays. PLACE: position of the rank's array in shared memory.
+ENTERED: number of the last phase of an all-reduce for which the rank has written its array to shared memory. DONE:
+number of the last phase of an all-reduce in which the rank has summed its part of the arrays. PLACE: position of the
+rank's array in shared memory, by which the ranks check that their arrays have equal positions.
 """
 OUTSIDE = -1
 VECTOR = 1 << 44
-"""Factor in the position of an array in shared memory. The position is `VECTOR` times the number of the shared memory,
-plus the byte in the rank's row at which the array begins."""
+"""Factor by which the number of a shared memory is multiplied in the position of an array (column PLACE). The position
+of an array is `VECTOR` times the number of its shared memory, plus the index of the array's first byte in the rank's
+row."""
 
 
 class Buffers:
-    """Two buffers per rank in shared memory, through which arrays are copied. A rank fills one buffer while other ranks
-    read the other buffer.
+    """Two buffers per rank in shared memory, through which all-reduces copy arrays. A rank fills one buffer while other
+    ranks read the other buffer.
 
     Parameters
     ----------
@@ -48,13 +50,13 @@ class Buffers:
     piece_bytes
         Length of a buffer in bytes.
     owners
-        Number of ranks that each sum one part of the arrays. The ranks with the lowest numbers sum a part. By default
-        all ranks sum a part.
+        Number of ranks that each sum one part of the arrays. The ``owners`` ranks with the lowest numbers each sum a
+        part of the arrays. By default every rank sums a part of the arrays.
 
-    An all-reduce consists of numbered phases, one per piece of the array. A buffer that is written in phase p is
-    written again in phase p + 2. A rank enters phase p + 1 only after it has read the buffers of phase p. Before phase
-    p + 2, each rank waits until all ranks have entered phase p + 1. So in phase p + 2 no rank reads the content of
-    phase p any more.
+    An all-reduce consists of numbered phases, one phase per piece of the array. A buffer that is written in phase p is
+    written again in phase p + 2. A rank enters phase p + 1 only after it has read the buffers that were written in
+    phase p. Before phase p + 2, each rank waits until all ranks have entered phase p + 1. In phase p + 2, therefore, no
+    rank still reads the arrays that were written into the buffers in phase p.
     """
 
     def __init__(
@@ -70,8 +72,8 @@ class Buffers:
         self._scratch: dict = {}
 
     def sum_short(self, x, scale: float):
-        """Schedule that sets the short array ``x`` to ``scale`` times the sum of ``x`` over all ranks. Every rank
-        computes the sums of all elements of ``x``."""
+        """Generator (schedule) that sets the short array ``x`` to ``scale`` times the sum of ``x`` over all ranks.
+        Every rank computes the sums of all elements of ``x``."""
         scale = x.dtype.type(scale)
         if x.dtype not in COMPILED:
             rows, begin = self._fill(x)
@@ -86,21 +88,23 @@ class Buffers:
             add(rows, begin, begin + x.size, scale, x)
 
     def sum_long(self, x, scale: float, vectors: Sequence[SharedMemory], beyond=None):
-        """Schedule that sets x to ``scale`` times the sum of x over all ranks. Each of the first `owners` ranks sums
-        one part of x.
+        """Generator (schedule) that sets the array x to ``scale`` times the sum of x over all ranks. Each of the first
+        `owners` ranks sums one part of x.
 
         If x lies in one of ``vectors``, which are shared memory for whole arrays, x is summed in place. If x lies
         outside ``vectors``, x is copied through the buffers, piece by piece.
 
-        ``beyond(part)``: a schedule that changes the sum of an owner's part before the sum is copied to the other
-        ranks. ``beyond`` is called for each piece of ``piece_bytes`` bytes, even if x is summed in place.
+        ``beyond(part)``: a schedule that changes the sum of an owner's part, for example by adding the sums of other
+        hosts, before the sum is copied to the other ranks. ``beyond`` is called for each piece of ``piece_bytes``
+        bytes, even if x is summed in place.
         """
         place, memory = OUTSIDE, None
         for number, vector in enumerate(vectors):
             if (found := vector.place_of(x)) is not None:
                 place, memory = number * VECTOR + found, vector
                 begin = found // x.itemsize
-        self.memory.flags[self.rank, PLACE] = place  # other ranks read PLACE after this rank has published the phase
+        # other ranks read PLACE only after this rank has published the phase
+        self.memory.flags[self.rank, PLACE] = place
         if memory is not None:
             self.phase += 1
             self._publish(ENTERED)
@@ -131,15 +135,15 @@ class Buffers:
             piece[:] = source
 
     def _fill(self, piece) -> tuple[np.ndarray, int]:
-        """Begin the next phase, and copy ``piece`` into this rank's buffer. Return the rows of all ranks, and the index
-        of the buffer's first element in a row."""
+        """Begin the next phase of an all-reduce, and copy ``piece`` into this rank's buffer. Return the memory of all
+        ranks (one row per rank), and the index in a row at which the buffer of this phase begins."""
         rows, begin = self._next_buffer(piece)
         rows[self.rank, begin : begin + piece.size] = piece
         return rows, begin
 
     def _next_buffer(self, piece) -> tuple[np.ndarray, int]:
-        """Begin the next phase. Return the rows of all ranks, and the index in a row of the first element of this
-        phase's buffer."""
+        """Begin the next phase of an all-reduce. Return the memory of all ranks (one row per rank), and the index in a
+        row at which the buffer of this phase begins."""
         self.phase += 1
         return self.memory.rows(piece.dtype), self.phase % 2 * (self.piece_bytes // piece.itemsize)
 
@@ -147,19 +151,19 @@ class Buffers:
         self.loops.publish(self.memory.flags, self.rank, column, self.phase)
 
     def _check_places(self, place: int):
-        """Raise RuntimeError if ``place``, the position of this rank's array, differs from the position of another
-        rank's array.
+        """Raise RuntimeError if ``place``, the position of this rank's array in shared memory, differs from the
+        position of another rank's array.
 
-        Call this method when all ranks have entered the phase, so that all ranks read the same positions and raise the
-        same error.
+        Call this method when all ranks have entered the phase of the all-reduce, so that all ranks read the same
+        positions and raise the same error.
         """
         places = self.memory.flags[:, PLACE].tolist()
         if any(other != place for other in places):
             raise RuntimeError(f"an all-reduce of arrays that lie in different places of shared memory: {places}")
 
     def _replace_part(self, rows: np.ndarray, begin: int, size: int, scale: float, beyond):
-        """Schedule that replaces this rank's part of a piece by the sum of the part over all ranks, in the rows of all
-        ranks."""
+        """Generator (schedule) that computes the sum over all ranks of this rank's part of a piece, and writes the sum
+        into the rows of all ranks."""
         if self.rank >= self.owners:
             return
         first, last = (begin + end for end in part(self.rank, self.owners, size))
@@ -177,8 +181,8 @@ class Buffers:
 
 
 class Reached:
-    """A pollable whose ``Test()`` returns True when all ranks have published in ``column`` the phase that was the
-    present phase when this object was made."""
+    """A pollable whose ``Test()`` returns True when all ranks have reached a phase, according to ``column`` (ENTERED or
+    DONE) of the shared memory."""
 
     __slots__ = ("buffers", "column", "phase")
 
@@ -189,8 +193,8 @@ class Reached:
         return self.buffers.loops.reached(self.buffers.memory.flags, self.column, self.phase)
 
     def wait(self):
-        """Schedule that waits until ``Test()`` returns True. If no other rank needs this core, the schedule polls
-        `TRIES` times before it yields."""
+        """Generator (schedule) that waits until ``Test()`` of this pollable returns True. If no other rank needs this
+        rank's core, the schedule calls ``Test()`` up to `TRIES` times before it yields."""
         buffers = self.buffers
         if not buffers.loops.reached_soon(buffers.memory.flags, self.column, self.phase, buffers.tries):
             yield self
@@ -203,8 +207,8 @@ class Reached:
 
 
 def load_loops(dtype):
-    """Load the compiled loops for arrays of ``dtype``. The first call on a machine compiles the loops, which takes
-    seconds."""
+    """Load the compiled loops (`shared_cpu`) that sum arrays of ``dtype``. The first call of this function on a machine
+    compiles the loops, which takes seconds."""
     from grsgd.comm.allreduce import shared_cpu
 
     rows, flags = np.zeros((2, FIELDS), dtype), np.zeros((2, FIELDS), np.int64)
@@ -218,8 +222,8 @@ def load_loops(dtype):
 
 
 def sum_rows(rows, begin: int, end: int, scale, total):
-    """Set ``total`` to ``scale`` times the sum of the elements ``begin`` to ``end`` of all ``rows``, for dtypes without
-    compiled loops."""
+    """Set ``total`` to ``scale`` times the sum over all ``rows`` of their elements ``begin`` to ``end``, for dtypes
+    without compiled loops."""
     np.add(rows[0, begin:end], rows[1, begin:end], out=total)
     for row in rows[2:]:
         total += row[begin:end]
@@ -228,8 +232,8 @@ def sum_rows(rows, begin: int, end: int, scale, total):
 
 
 def replace_rows(rows, begin: int, end: int, scale, scratch):
-    """Replace the elements ``begin`` to ``end`` of each row by ``scale`` times their sum over all ``rows``, for dtypes
-    without compiled loops."""
+    """Replace the elements ``begin`` to ``end`` of every row by ``scale`` times the sum of these elements over all
+    ``rows``, for dtypes without compiled loops."""
     for start in range(begin, end, scratch.size):
         stop = min(start + scratch.size, end)
         total = scratch[: stop - start]

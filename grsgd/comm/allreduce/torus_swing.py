@@ -1,13 +1,14 @@
-"""Swing, an all-reduce, for ranks on a torus. Each rank sends over the cables of all dimensions of the torus at the
-same time.
+"""Swing, an all-reduce, for ranks on a torus. In Swing on a torus, each rank sends over the links of all dimensions of
+the torus at the same time.
 
 Source: De Sensi, Bonato, Saam, Hoefler 2024, Swing: Short-cutting rings for higher bandwidth allreduce (NSDI). On a
-torus with D dimensions, the array is divided into 2 D parts, and each part has an all-reduce of its own. The
-all-reduces of all parts run at the same time, step by step. In the all-reduce of a part, successive steps use the
-dimensions in turn. Within a dimension, the partners are the partners of Swing on a ring of the dimension's size. The D
-parts of each half of the array begin with different dimensions. The second half of the parts is mirrored: these parts
-are sent to the left while the parts of the first half are sent to the right. So in each step every rank sends in both
-directions of every dimension. When all steps of a dimension are done, the dimension is skipped.
+torus with D dimensions, the array is divided into 2 D parts, and a separate all-reduce sums each part. The all-reduces
+of all parts run at the same time, step by step. In the all-reduce of one part, successive steps use the dimensions of
+the torus in turn. In the steps of one dimension, the partners are the partners of Swing on a ring with as many ranks as
+the dimension. The all-reduces of the first D parts of the array begin in D different dimensions, and the all-reduces of
+the last D parts as well. In the all-reduces of the last D parts, directions are mirrored: a rank sends to the left in a
+dimension while it sends a part of the first D to the right. In each step every rank therefore sends in both directions
+of every dimension. When an all-reduce has made all steps of a dimension, it skips the dimension from then on.
 """
 
 import math
@@ -25,12 +26,12 @@ from grsgd.comm.communicator import Communicator
 def torus_swing_allreduce(
     comm: Communicator, x, tag: int = tags.ARRAYS, scale: float = 1.0, sizes: Sequence[int] = (2, 2)
 ):
-    """Schedule that sums x over all ranks, by reduce-scatters and all-gathers with the partners of Swing in every
-    dimension of a torus.
+    """Generator (schedule) that sums x over all ranks of a torus, by reduce-scatters and all-gathers with the partners
+    of Swing in every dimension.
 
-    ``sizes``: number of ranks in each dimension of the torus, which must be even. Ranks are placed on the torus in
-    row-major order, so the last coordinate varies fastest. Raises ValueError if a size is odd, or if the product of the
-    sizes is not the number of ranks.
+    ``sizes``: number of ranks in each dimension of the torus; every size must be even. Ranks are placed on the torus in
+    row-major order, in which the last coordinate varies fastest. Raises ValueError if a size in ``sizes`` is odd, or if
+    the product of ``sizes`` is not the number of ranks.
     """
     sizes = tuple(sizes)
     if math.prod(sizes) != comm.size or any(size % 2 for size in sizes):
@@ -45,17 +46,17 @@ def torus_swing_allreduce(
 
 @lru_cache(maxsize=8)
 def torus_swing_plans(sizes: tuple[int, ...]) -> tuple[Plan, ...]:
-    """Return one plan per part of the array, for a torus with ``sizes`` ranks in its dimensions. A plan has the steps
-    of the part's all-reduce."""
+    """Return the `Plan` of each part of the array, for a torus with ``sizes`` ranks in its dimensions. A plan contains
+    the steps of one part's all-reduce."""
     mirrors = [[swing_partners(size, mirrored) for size in sizes] for mirrored in (False, True)]
     return tuple(Plan(in_turns(rings, sizes, first)) for rings in mirrors for first in range(len(sizes)))
 
 
 def in_turns(rings: Sequence[Sources], sizes: Sequence[int], first: int) -> Sources:
-    """Return the partners in the steps of all dimensions of a torus, one step of each dimension in turn. The first step
-    is in the dimension ``first``.
+    """Return the partner of each rank in each step of a part's all-reduce on a torus, whose steps use the dimensions in
+    turn. The first step of the all-reduce is in the dimension ``first``.
 
-    ``rings``: for each dimension, the partners in all steps on a ring with as many ranks as the size of the dimension.
+    ``rings``: for each dimension, the partners in each step of Swing on a ring with as many ranks as the dimension.
     """
     dimensions = [*range(first, len(sizes)), *range(first)]
     order = [(step, dimension) for step in range(max(map(len, rings))) for dimension in dimensions]

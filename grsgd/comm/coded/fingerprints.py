@@ -1,26 +1,27 @@
-"""Fingerprints (hashes) of gradients, which show whether all ranks that compute one block get equal gradients. If the
-gradients differ, the sum of the blocks cannot be decoded."""
+"""Fingerprints (hashes) of gradients, by which ranks check that all ranks that compute one block get equal gradients.
+If two ranks have different gradients of one block, the sum of all blocks cannot be decoded."""
 
 import threading
 
 from grsgd.comm.coded.errors import UnequalBlocks
 
 KEPT = 16
-"""Number of steps for which fingerprints are kept, so that the fingerprints in late messages can be compared."""
+"""Number of steps for which a rank keeps fingerprints, so that it can compare the fingerprints in messages that arrive
+some steps later."""
 
 
 class Fingerprints:
-    """The fingerprints of all blocks in the last steps, as far as this rank knows them."""
+    """The fingerprints of the gradients of all blocks in the last steps, as far as this rank has received them."""
 
     def __init__(self):
         self._seen: dict[int, dict[int, tuple[int, int]]] = {}
-        """First fingerprint of each block in each step, and the rank that computed the fingerprint: (rank, fingerprint)
-        by step and block."""
+        """The first fingerprint received for each block in each step, and the rank that computed it: (rank,
+        fingerprint) by step and block."""
         self._lock = threading.Lock()
 
     def compare(self, step: int, rank: int, found: dict[int, int]):
-        """Compare ``found``, the fingerprints of the blocks of ``rank``, with the fingerprints from other ranks. Raise
-        UnequalBlocks if one block has two different fingerprints."""
+        """Compare ``found``, the fingerprints that ``rank`` has computed for its blocks, with the fingerprints from
+        other ranks. Raise UnequalBlocks if two ranks have different fingerprints of one block."""
         with self._lock:
             if step not in self._seen:
                 self._seen = {other: seen for other, seen in self._seen.items() if other > step - KEPT}

@@ -1,5 +1,5 @@
-"""Two schemes in which the ranks form groups, and all members of a group compute one block (the gradient of a set of
-samples). Both schemes were designed in this project."""
+"""Two coded schemes in which the ranks form groups, and all members of a group compute the same block (the gradient of
+a set of samples). The two schemes `GroupedDirect` and `GroupedReduceScatter` were designed in this project."""
 
 from coding.fixed_point import accumulate
 from coding.placement import GroupedPlacement, number_of_groups
@@ -8,8 +8,9 @@ from grsgd.comm.coded.scheme import Scheme
 
 
 class GroupedDirect(Scheme):
-    """A scheme in which all members of a group compute one block. The block of a group with m members has m parts.
-    Member k of the group multicasts part k of the block to the ranks of all other groups."""
+    """A coded scheme in which all members of a group compute the same block. The block of a group with m members is
+    divided into m parts. Member number k of a group multicasts part k of the group's block to the ranks of all other
+    groups."""
 
     def assign_blocks(self):
         self.placement = GroupedPlacement(self.n, number_of_groups(self.n, self.r))
@@ -28,7 +29,7 @@ class GroupedDirect(Scheme):
         return Packet(sender, self.others(group), group, (group,), (sender - self.placement.members(group).start,))
 
     def others(self, group: int) -> tuple[int, ...]:
-        """Return the ranks that are not members of group number ``group``."""
+        """Return the ranks that are not members of the group with number ``group``."""
         members = self.placement.members(group)
         return tuple(rank for rank in range(self.n) if rank not in members)
 
@@ -40,9 +41,9 @@ class GroupedDirect(Scheme):
 
 
 class GroupedReduceScatter(Scheme):
-    """A scheme with the groups of `GroupedDirect`, in which a block has n chunks, one chunk per rank. Every group sends
-    chunk j of its block to rank j. Rank j adds up chunk j of all groups' blocks, and multicasts the sum to all
-    other ranks."""
+    """A coded scheme with the groups of `GroupedDirect`, in which a block has n chunks, one chunk per rank. One member
+    of every other group sends chunk j of its group's block to rank j. Rank j adds up chunk j of the blocks of all
+    groups, and multicasts the sum to all other ranks."""
 
     sends_sums = True
 
@@ -58,10 +59,11 @@ class GroupedReduceScatter(Scheme):
         return (packet for packet in self.all_packets() if self.rank in packet.receivers)
 
     def all_packets(self):
-        """Yield the packets of all ranks in the order in which they are sent. The packets of chunk j have the number j.
+        """Yield the packets that all ranks send in a step, in the order of sending. Every packet with elements of chunk
+        j has the number j.
 
-        One member of each other group sends chunk j of the group's block to rank j, the owner of the chunk. The last
-        packet of chunk j carries the sum of the chunk from the owner to all other ranks.
+        From each group of which rank j is no member, one member sends chunk j of the group's block to rank j, the owner
+        of the chunk. In the last packet of chunk j, the owner sends the sum of the chunk to all other ranks.
         """
         if self.placement.q == 1:
             return
@@ -87,7 +89,8 @@ class GroupedReduceScatter(Scheme):
             accumulate(self.total[:begin], self.block_buffers[:begin])
             accumulate(self.total[end:], self.block_buffers[end:])
             return
-        finished = self.block_buffers[begin:end]  # the sum overwrites this rank's own chunk
+        # the sum overwrites chunk number `rank` of this rank's block, which is no longer needed
+        finished = self.block_buffers[begin:end]
         self.wrap(self.total[begin:end], finished)
-        self.total[begin:end] = finished  # all other ranks receive the values in `finished`
+        self.total[begin:end] = finished  # use the values in `finished`, because all other ranks receive these values
         yield from self.exchange([packet for packet in self.packets if len(packet.blocks) > 1])

@@ -1,24 +1,24 @@
-"""A transport that sends packets by IP multicast: the sender sends each packet once, in datagrams that reach all
-receivers of the packet.
+"""A transport that sends packets (messages with parts of gradients) by IP multicast: the sender sends each packet once,
+in datagrams that reach all receivers of the packet.
 
-The ranks exchange packets as follows, without waiting for each other between exchanges:
+The ranks exchange packets in the following steps, and do not wait for each other between two exchanges:
 
 1. A rank tells the other ranks by MPI when it is ready to receive datagrams. A rank sends no datagram before all ranks
-   are ready, because the kernel would have to keep the datagrams for a rank that still computes.
+   are ready, because a rank that still computes reads no datagrams, so that its kernel would have to keep them.
 2. A rank sends its datagrams as fast as the rank's share of the network's rate allows. After the last datagram of a
    packet, the rank tells the packet's receivers by MPI that all datagrams of the packet have been sent.
-3. Each receiver tells the packet's sender by MPI which parts of the packet are missing, as soon as the packet is
-   complete or no more datagrams arrive.
-4. The sender sends all missing parts to the receiver in one message by MPI, which loses no message. The sender keeps a
-   packet until each receiver has reported that no part is missing, or has been sent all missing parts.
-5. If the sender does not answer in time, or falls silent before all datagrams have been sent, the receiver asks other
-   ranks for the missing parts (`grsgd.comm.coded.repairs`). A rank that has finished the exchange tells the other
-   ranks, so that they do not ask this rank for missing parts.
+3. As soon as a packet is complete or no more datagrams arrive, each receiver tells the packet's sender by MPI which
+   parts of the packet it lacks.
+4. The sender of a packet sends all missing parts to the receiver in one message by MPI, which loses no message. The
+   sender keeps a packet until each receiver has reported that it lacks no part, or has been sent all missing parts.
+5. If the sender does not answer in time, or sends nothing for too long before it has sent all datagrams, the receiver
+   asks other ranks for the missing parts (`grsgd.comm.coded.repairs`). A rank that has finished the exchange tells the
+   other ranks, so that they do not ask it for missing parts.
 
-No method of `IpMulticast` blocks. When a schedule waits for any packet, the packet's ``Test()`` sends and receives
-datagrams of all packets (`IpMulticast.move`).
+No method of `IpMulticast` waits for messages or datagrams. When a schedule waits for a packet, the packet's ``Test()``
+sends and receives the datagrams of all packets (`IpMulticast.move`).
 
-A schedule is a generator that yields each object it waits for.
+A schedule is a generator that yields each object (such as a packet) for which the schedule waits.
 """
 
 import time
@@ -44,26 +44,27 @@ from grsgd.text import ranks_in_words
 from grsgd.units import as_rate
 
 SHARE = 0.95
-"""Share of the network's rate that all ranks together use for datagrams. The remaining share is for messages by MPI."""
+"""Share of the network's rate that the datagrams of all ranks together may use. The rest of the network's rate is left
+for messages by MPI."""
 UNREAD_SECONDS = 0.05
-"""Longest time in seconds for which a rank is expected to read no datagrams. The kernel must keep the datagrams that
-arrive at the rank's sockets in `UNREAD_SECONDS`."""
+"""Longest time in seconds for which a busy rank is expected to read no datagrams. The kernel must be able to keep the
+datagrams that arrive at the rank's sockets in `UNREAD_SECONDS`."""
 ROOM_SHARE, MIN_ROOM = 2, 4 * 2**20
-"""Numbers from which a rank computes how many bytes of unread datagrams the kernel should keep at a socket:
-`ROOM_SHARE` times the bytes that arrive in `UNREAD_SECONDS`, but at least `MIN_ROOM` bytes.
+"""A rank asks the kernel to keep, at each socket, unread datagrams of `ROOM_SHARE` times the bytes that arrive in
+`UNREAD_SECONDS`, but of at least `MIN_ROOM` bytes.
 
-`ROOM_SHARE` is larger than 1, because the kernel counts more bytes for a short datagram than the datagram has. The
-limit also bounds the memory that datagrams of other programs use on the host.
+`ROOM_SHARE` is larger than 1, because the kernel counts its own overhead of each datagram as well as the datagram's
+bytes. These numbers also limit the kernel memory that datagrams of other programs can use at a socket.
 """
 
 
 class IpMulticast(Unicast):
-    """A transport that sends a packet with several receivers to a multicast group, and a packet with one receiver to
-    the receiver's address.
+    """A transport that sends a packet with several receivers to a multicast group of all ranks, and a packet with one
+    receiver to the receiver's address.
 
-    The methods ``open`` and ``close`` are schedules. All n ranks send at the same time, each at ``SHARE`` / n of the
-    network's rate. So all ranks together use almost the whole rate of a shared medium, and no receiver gets datagrams
-    at a higher rate than its network link carries.
+    The methods ``open`` and ``close`` are schedules (generators that a driver runs). All n ranks send at the same time,
+    each at ``SHARE`` / n of the network's rate. Therefore all ranks together use almost the whole rate of a shared
+    medium such as Wi-Fi, and no receiver gets datagrams at a higher rate than its network link carries.
     """
 
     def __init__(self, comm: Communicator, settings: Settings = BY_ITSELF, clock: Callable = time.perf_counter):
@@ -74,48 +75,50 @@ class IpMulticast(Unicast):
         self.control = Control(comm)
         self.repairs: Repairs | None = None
         self.slower = ""
-        """Warning that says why packets are sent more slowly than the network allows. Empty if packets are sent at the
-        network's rate."""
+        """Warning for the user that says why packets are sent more slowly than the network allows. The warning is empty
+        if packets are sent at the network's rate."""
         self.rejected = 0
-        """Number of received datagrams with a wrong digest, which were damaged or not sent by this run's ranks."""
+        """Number of received datagrams with a wrong digest, which were damaged or did not come from a rank of this
+        run."""
         self._packets: dict[tuple[int, int], int] = {}
         """Number of bytes of each packet that this rank receives, by the packet's sender and number."""
         self._lost: dict[tuple[int, int], np.ndarray] = {}
-        """Parts that are lost on purpose (True) of each packet of the present exchange, by the packet's sender and
-        number."""
+        """The parts that this rank discards on purpose (True) of each packet of the present exchange, by the packet's
+        sender and number."""
         self._incoming: dict[tuple[int, int], Incoming] = {}
         self._outgoing: dict[int, Outgoing] = {}
         self._to_send: deque[Outgoing] = deque()
         self._early_answers: dict[int, list[tuple]] = {}
-        """Answers of receivers to packets that this rank has not begun to send: pairs (receiver, mask of missing
-        parts), by the packet's number. A receiver can answer early, because other ranks may have sent the packet's
-        parts to the receiver."""
+        """Reports of receivers that arrived before this rank began to send the packet: pairs (receiver, mask of the
+        parts that the receiver lacks), by the packet's number. A receiver can send its report before the packet is
+        sent, because other ranks may have sent the packet's parts to the receiver."""
         self._early: dict[tuple[int, int], dict[int, bytes]] = {}
-        """Received parts of packets of the present exchange for which `receive` was not called yet, by the packet's
-        sender and number."""
+        """Parts of packets of the present exchange that arrived before this rank called `receive` for the packet, by
+        the packet's sender and number."""
         self._sent: dict[tuple[int, int], float] = {}
-        """Time when a packet's sender told this rank that all datagrams of the packet have been sent, by the packet's
-        sender and number."""
+        """Time at which a packet's sender reported to this rank that it had sent all datagrams of the packet, by the
+        packet's sender and number."""
         self._ready = [0] * comm.size
         """Number of the last exchange for which each rank has reported that it is ready to receive datagrams."""
         self._left = [0] * comm.size
-        """Number of the last exchange that each rank has reported as finished. A rank that has finished an exchange
-        computes, and answers no requests."""
+        """Number of the last exchange that each rank has reported as finished to this rank. A rank that has finished an
+        exchange computes gradients, and answers no requests for missing parts."""
         self.sending_seconds = 0.0
         """Number of seconds that this rank needs to send the datagrams of all its packets in an exchange.
 
-        A receiver that gets no datagrams from a sender waits at least `sending_seconds` before it asks other ranks,
-        because the sender may be sending datagrams to other receivers.
+        A receiver that gets no datagrams from a sender waits at least `sending_seconds` before it asks other ranks for
+        missing parts, because the sender may be sending to other receivers.
         """
         self._ended: set[int] = set()
         self.heard = [0.0] * comm.size
-        """Last time when this rank received from each sender a datagram, or a control message that all datagrams of a
-        packet have been sent."""
+        """Last time at which this rank received from each sender a datagram, or a control message that says that all
+        datagrams of a packet have been sent."""
         self._buffer = memoryview(bytearray(LARGEST))
 
     def open(self, packets: Mapping[Packet, int], blocks: Blocks | None = None):
-        """Schedule, run on all ranks at once, that connects this rank to the other ranks by IP multicast, and prepares
-        for ``packets``. Raises NoMulticast if the ranks cannot reach each other."""
+        """Generator (schedule), run on all ranks at once, that connects this rank to the other ranks by IP multicast,
+        and prepares the exchange of ``packets``. Raises NoMulticast if the datagrams of some rank do not reach another
+        rank."""
         if self.comm.size == 1:
             return
         rank = self.comm.rank
@@ -136,11 +139,11 @@ class IpMulticast(Unicast):
         self.repairs = Repairs(self.comm, self.control, self.link, self.pace, blocks, largest)
 
     def _coming(self, packets: Mapping[Packet, int]):
-        """Schedule, run on all ranks at once, that returns how many bytes of datagrams arrive at a socket in an
-        exchange. The result is the largest number of all sockets of all ranks.
+        """Generator (schedule), run on all ranks at once, that returns the largest number of bytes of datagrams that
+        arrive at one socket in an exchange. The number is the maximum over the sockets of all ranks.
 
-        Every datagram to the multicast group arrives at every rank, even at the sender, and at ranks that do not
-        receive the packet.
+        A datagram to the multicast group arrives at every rank, even at its sender, and at ranks that are no receivers
+        of the packet.
         """
         to_group = to_this = 0
         for packet, size in packets.items():
@@ -153,11 +156,11 @@ class IpMulticast(Unicast):
         return max(sum(each["to group"] for each in told), *(each["to this"] for each in told))
 
     def _readable(self, rate: float, coming: int) -> float:
-        """Return ``rate``, or a lower rate at which the kernel can keep all datagrams that arrive while a rank reads no
-        datagrams.
+        """Return ``rate``, or, if ``rate`` is too high, the rate at which the kernel can keep all datagrams that arrive
+        while a rank reads none.
 
-        All ranks must use one rate, because the kernel of each rank's host must keep the datagrams of all ranks
-        together.
+        All ranks must use the same rate, because the kernel of each rank's host must keep the datagrams that all ranks
+        send.
         """
         room = self.link.room
         if min(coming, rate * UNREAD_SECONDS) <= room:
@@ -178,8 +181,7 @@ class IpMulticast(Unicast):
         self._outgoing.clear()
         self._early_answers.clear()
         if self.link is not None:
-            # Read and ignore the datagrams of earlier exchanges at both sockets, so that the kernel can keep more new
-            # datagrams.
+            # Read and ignore the datagrams of earlier exchanges at both sockets, to make room for new datagrams.
             self._read(2 * self.link.sockets.room // self.link.datagram)
             self.repairs.round = self.round
         self._ready[self.comm.rank] = self.round
@@ -210,8 +212,8 @@ class IpMulticast(Unicast):
         return [incoming]
 
     def close(self):
-        """Schedule, run on all ranks at once when no packet is under way. The schedule waits until all control messages
-        have arrived, and leaves the multicast group."""
+        """Generator (schedule), run on all ranks at once when no packet is under way, that leaves the multicast group.
+        The schedule first waits until all control messages have arrived."""
         if self.link is None:
             return
         self.control.tell_others(ControlKind.END, self.round)
@@ -232,15 +234,15 @@ class IpMulticast(Unicast):
 
     @property
     def has_ended(self) -> bool:
-        """Return whether all other ranks have reported the end of IP multicast, and no control message or answer is
+        """Return True if all other ranks have reported the end of IP multicast, and no control message or answer is
         under way to or from this rank."""
         self.move()
         has_all = not self.control.under_way and not self.repairs.expected
         return len(self._ended) == self.comm.size - 1 and has_all
 
     def move(self):
-        """Process all control messages, answers and datagrams that have arrived, and send the datagrams that may be
-        sent now. Raises OSError if a datagram cannot be sent."""
+        """Process all control messages, answers and datagrams that have arrived, and send the datagrams that the limit
+        of the sending rate allows now. Raises OSError if the operating system cannot send a datagram."""
         for told in self.control.hear():
             self._take_word(told)
         for name, message in self.repairs.come():
@@ -251,11 +253,11 @@ class IpMulticast(Unicast):
         self._send_on()
 
     def _take_word(self, told: Told):
-        """Process ``told``, a control message of another rank."""
+        """Process ``told``, a control message that another rank has sent."""
         if told.word is ControlKind.READY:
             self._ready[told.sender] = told.round
         elif told.word is ControlKind.SENT:
-            if told.round != self.round:  # a late message of an earlier exchange
+            if told.round != self.round:  # ignore the message, because it belongs to an earlier exchange
                 return
             key, now = (told.sender, told.number), self.clock()
             self.heard[told.sender] = self._sent[key] = now
@@ -274,8 +276,8 @@ class IpMulticast(Unicast):
             self._ended.add(told.sender)
 
     def _read(self, most: int) -> bool:
-        """Process up to ``most`` datagrams that have arrived. Return whether all datagrams that have arrived were
-        processed."""
+        """Process up to ``most`` datagrams that have arrived. Return True if no datagram that has arrived is left
+        unprocessed."""
         for _ in range(most):
             datagram = self.link.sockets.receive(self._buffer)
             if datagram is None:
@@ -284,10 +286,10 @@ class IpMulticast(Unicast):
         return False
 
     def _take(self, datagram: memoryview):
-        """Store the content of ``datagram`` if the content is a missing part of a packet for this rank.
+        """If ``datagram`` carries a missing part of a packet for this rank, store the part.
 
-        All other datagrams are ignored. A repeated part of a packet does not change `heard`, because a repeated part
-        does not show that new parts will arrive.
+        All datagrams without a missing part for this rank are ignored. A part that arrives a second time does not
+        change `heard`, because it does not show that new parts will arrive.
         """
         name = self.link.seal.name_of(datagram)
         if name is None or name.round != self.round or (key := (name.sender, name.number)) not in self._packets:
@@ -309,8 +311,8 @@ class IpMulticast(Unicast):
             incoming.heard = now
 
     def _is_lost(self, key: tuple[int, int], part: int) -> bool:
-        """Return whether part number ``part`` of the packet ``key`` (sender, number) is lost on purpose. The choice of
-        lost parts does not depend on the order of arrival."""
+        """Return True if this rank discards part number ``part`` of the packet ``key`` (sender, number) on purpose. The
+        choice of the discarded parts does not depend on the order in which parts arrive."""
         if key not in self._lost:
             share, burst, seed = self.settings.loss, self.settings.burst, self.settings.seed
             random = generator(Purpose.DATAGRAM_LOSS, seed, self.comm.rank, self.round, *key)
@@ -319,10 +321,10 @@ class IpMulticast(Unicast):
         return part < len(self._lost[key]) and self._lost[key][part]
 
     def _send_on(self):
-        """Send datagrams of the packets in `_to_send` as long as the pace and the socket allow."""
+        """Send datagrams of the packets in `_to_send` as long as the sending rate (`pace`) and the socket allow."""
         while self._to_send and self.missing_rank is None:
             outgoing = self._to_send[0]
-            if not outgoing.unanswered:  # all receivers got the packet from other ranks
+            if not outgoing.unanswered:  # send no datagrams, because all receivers have got the packet from other ranks
                 self._to_send.popleft()
                 continue
             while outgoing.next < len(outgoing.parts.is_here):
@@ -333,17 +335,19 @@ class IpMulticast(Unicast):
             self._to_send.popleft()
 
     def has_left(self, rank: int) -> bool:
-        """Return whether ``rank`` has reported the present exchange as finished."""
+        """Return True if ``rank`` has reported that it has finished the present exchange."""
         return self._left[rank] == self.round
 
     @property
     def missing_rank(self) -> int | None:
-        """Return the lowest rank that is not ready for the present exchange, or None if all ranks are ready."""
+        """Return the lowest rank that has not reported that it is ready for the present exchange, or None if all ranks
+        are ready."""
         return next((rank for rank, ready in enumerate(self._ready) if ready < self.round), None)
 
 
 class AllEnded:
-    """A pollable whose ``Test()`` returns True when all other ranks have closed the ``transport``, an `IpMulticast`."""
+    """A pollable whose ``Test()`` returns True when all other ranks have closed the ``transport``, and no message of
+    the transport is under way."""
 
     def __init__(self, transport: IpMulticast):
         self.transport = transport

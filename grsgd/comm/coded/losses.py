@@ -1,14 +1,16 @@
-"""The choice of datagrams that a receiver discards on purpose, to measure how losses slow down a run."""
+"""The random choice of datagrams that a receiver discards on purpose, to measure how losses of datagrams slow down a
+run."""
 
 import numpy as np
 
 
 def lost_parts(share: float, burst: float, count: int, random: np.random.Generator) -> np.ndarray:
-    """Draw at random which parts of a packet are lost. Return bool of shape [count], True for each lost part.
+    """Draw at random which parts of a packet a receiver discards. Return an array of bool of shape [count], which is
+    True for each discarded part.
 
-    ``share``: expected share of parts that are lost. ``burst``: mean number of parts that are lost in a row. The
-    network is modelled as in Gilbert (1960), "Capacity of a burst-noise channel". The model has two states: in one
-    state all parts are lost, and in the other state no part is lost.
+    ``share``: expected share of the parts that are discarded. ``burst``: mean number of successive parts that are
+    discarded. The losses of the network are modelled as in Gilbert (1960), "Capacity of a burst-noise channel".
+    Gilbert's model has two states: in one state every part is lost, and in the other state no part is lost.
     """
     begins, ends = share / (burst * (1 - share)), 1 / burst
     drawn = random.random(count + 1)

@@ -1,5 +1,5 @@
-"""Transports, which send packets by messages of a communicator. A packet to several receivers is sent either by one
-broadcast to its receivers, or as one copy per receiver."""
+"""Transports, which send packets (parts of gradients) by messages of a communicator. A packet with several receivers is
+sent either by one broadcast to all its receivers, or as one copy per receiver."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -9,68 +9,70 @@ from grsgd.comm import tags
 from grsgd.comm.communicator import Communicator, Message
 
 ROUNDS = 4
-"""Number of successive exchanges whose packets have different tags. Tags can be used again after `ROUNDS` exchanges,
-because no rank is ever `ROUNDS` exchanges ahead of another rank."""
+"""Number of successive exchanges in which packets with the same number have different tags. The tags of an exchange can
+be used again `ROUNDS` exchanges later, because no rank is ever `ROUNDS` exchanges ahead of another rank."""
 
 
 class Blocks(Protocol):
-    """Interface to the blocks that one rank holds. A transport that may lose parts of packets needs this interface to
-    answer requests for missing parts."""
+    """Interface by which a transport reads the blocks (gradients of sets of samples) that one rank holds. Through this
+    interface, a transport that may lose parts of packets gets the parts that other ranks request."""
 
     def other_holders(self, packet: Packet) -> list[int]:
-        """Return the ranks, except the sender of ``packet``, that hold the block of which ``packet`` brings this rank
-        some elements."""
+        """Return the ranks, other than the sender of ``packet``, that hold the block of which ``packet`` brings this
+        rank some elements."""
 
     def brings(self, packet: Packet) -> tuple[int, int, int]:
-        """Return (block, begin, end): number of a block, and the range of the block's elements that this rank gets from
-        ``packet``."""
+        """Return (block, begin, end): the number of a block, and the range of this block's elements that this rank gets
+        from ``packet``."""
 
     def piece(self, block: int, begin: int, end: int, out):
-        """Write the elements ``begin`` to ``end`` of ``block``, a block of this rank, to the beginning of ``out``."""
+        """Write the elements ``begin`` to ``end`` of ``block``, a block that this rank holds, to the beginning of
+        ``out``."""
 
     def make_packet(self, packet: Packet, piece):
-        """Turn ``piece``, the elements of a block that this rank gets from ``packet``, into the content of ``packet``,
-        in place. ``piece`` is as long as the packet."""
+        """Replace ``piece``, the elements of a block that this rank gets from ``packet``, by the content of ``packet``
+        in place. The array ``piece`` is as long as the packet."""
 
 
 class Unicast:
-    """A transport that sends a copy of a packet to every receiver. ``comm`` is a communicator of all ranks."""
+    """A transport that sends a separate copy of a packet to every receiver. ``comm`` is a communicator of all ranks."""
 
     def __init__(self, comm: Communicator):
         self.comm = comm
         self.round = 0
 
     def open(self, packets: Mapping[Packet, int], blocks: Blocks | None = None):
-        """Prepare this transport for ``packets``. All ranks must call this method at once. The method may return a
-        schedule (a generator that yields each object it waits for), which the caller must run.
+        """Prepare this transport to send and receive ``packets``. All ranks must call `open` at once. A transport's
+        `open` may return a schedule (a generator that yields each object for which the schedule waits), and the caller
+        must run the schedule.
 
-        ``packets``: number of bytes of each packet that this rank sends or receives. ``blocks``: blocks of this rank,
-        or None if other ranks cannot ask this rank for missing parts of packets.
+        ``packets``: the packets that this rank sends or receives, with the number of bytes of each packet. ``blocks``:
+        blocks of this rank, or None if other ranks cannot ask this rank for missing parts of packets.
         """
 
     def next_round(self):
-        """Begin the next exchange of packets. All ranks must call this method at once. Packets that are sent after this
-        call belong to the new exchange."""
+        """Begin the next exchange of packets. All ranks must call `next_round` at once. Packets that are sent after the
+        call of `next_round` belong to the new exchange."""
         self.round += 1
 
     def end_round(self):
         """Record that this rank has sent and received all packets of the present exchange."""
 
     def send(self, packet: Packet, content) -> list:
-        """Start to send ``packet`` with ``content``. Return pollables whose ``Test()`` returns True when the caller may
-        change ``content``."""
+        """Start to send ``packet``, whose content is the array ``content``. Return pollables whose ``Test()`` returns
+        True when the caller may change ``content``."""
         return [about(packet, self.comm.Isend(content, receiver, self.tag(packet))) for receiver in packet.receivers]
 
     def receive(self, packet: Packet, content) -> list:
-        """Start to receive ``packet`` into ``content``. Return pollables whose ``Test()`` returns True when the packet
-        has arrived.
+        """Start to receive ``packet`` into the array ``content``. Return pollables whose ``Test()`` returns True when
+        the packet has arrived.
 
-        All ranks must send and receive packets in the same order.
+        For each pair of ranks, both ranks must pass the packets between them to `send` and `receive` in the same order.
         """
         return [about(packet, self.comm.Irecv(content, packet.sender, self.tag(packet)))]
 
     def warnings(self) -> list[str]:
-        """Return warnings to the user about this transport, one line each."""
+        """Return warnings about this transport for the user, each warning of one line."""
         return []
 
     def tag(self, packet: Packet) -> int:
@@ -79,21 +81,22 @@ class Unicast:
         return tags.CODED_PACKETS + ROUNDS * packet.number + self.round % ROUNDS
 
     def close(self):
-        """Free the resources that `open` has allocated. All ranks must call this method at once, while no packet is
-        under way. The method may return a schedule, which the caller must run."""
+        """Free the resources that `open` allocated for this transport. All ranks must call `close` at once, while no
+        packet is under way. A transport's `close` may return a schedule (a generator), which the caller must run."""
 
 
 class Multicast(Unicast):
     """A transport that broadcasts a packet on a communicator of the packet's group (the packet's sender and receivers).
-    The method `open` makes one communicator per group of at least three ranks, except for the group of all ranks. A
-    packet to one receiver is sent as a plain message."""
+    The method `open` makes one communicator for each group of three ranks or more, and uses the communicator of all
+    ranks for the group of all ranks. A packet with one receiver is sent as an ordinary message between two ranks."""
 
     def __init__(self, comm: Communicator):
         super().__init__(comm)
         self.groups: dict[tuple[int, ...], Communicator] = {}
 
     def open(self, packets, blocks=None):
-        for group in sorted({packet.group for packet in packets}):  # in one order on all ranks, to avoid a deadlock
+        # all ranks make the communicators in the same order, to avoid a deadlock
+        for group in sorted({packet.group for packet in packets}):
             if len(group) == self.comm.size:
                 self.groups[group] = self.comm
             elif len(group) > 2:
@@ -117,11 +120,11 @@ class Multicast(Unicast):
 
 
 def about(packet: Packet, message: Message) -> Message:
-    """Set the subject of ``message`` to ``packet``, so that the error of a time-out names the packet. Return
-    ``message``."""
+    """Set the subject of ``message`` to ``packet``, so that the error raised after too long a wait names the packet.
+    Return ``message``."""
     message.subject = packet
     return message
 
 
 TRANSPORTS = {"multicast": Multicast, "unicast": Unicast}
-"""Classes of the transports that work with every backend, by the transport's name in the configuration."""
+"""Classes of the transports that work with every `Backend`, by the transport's name in the configuration."""

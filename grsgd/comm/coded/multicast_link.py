@@ -3,12 +3,12 @@ of the rate that the network carries.
 
 All ranks of a run join one multicast group, even if packets have different receivers. With one group per set of
 receivers, a rank would have to join up to C(n-1, r) groups (n: number of ranks, r: redundancy, C: binomial
-coefficient). For r = 3 and n = 8, a rank would have to join more groups than Linux allows per socket (20,
-net.ipv4.igmp_max_memberships). On a shared medium, such as Wi-Fi, every datagram reaches every rank even with several
-groups. A rank knows the receivers of each packet in advance, and ignores packets for other ranks. A packet for one rank
-alone is sent to the rank's own address.
+coefficient). For redundancy r = 3 and n = 8 ranks, a rank would have to join more groups than Linux allows per socket
+(20, net.ipv4.igmp_max_memberships). On a shared medium such as Wi-Fi, several groups would save nothing, because every
+datagram reaches every rank's host. A rank knows the receivers of each packet in advance, and ignores packets of which
+it is no receiver. A packet with one receiver is sent to the receiver's own address instead of the multicast group.
 
-A schedule is a generator that yields each object it waits for.
+A schedule is a generator that yields each object (such as a request of a message) for which the schedule waits.
 """
 
 import json
@@ -29,34 +29,40 @@ from grsgd.comm.shared_memory import TELLING_BYTES, host, text_array, text_of, u
 
 ROOM_BYTES = 64 * 2**20
 """Number of bytes of unread datagrams that a rank asks the kernel to keep at each socket. The kernel allocates memory
-only for datagrams that are unread at the moment."""
+only for the datagrams that are unread at the moment, and not for all `ROOM_BYTES` bytes."""
 TRIAL_ROUND = 2**32 - 1
-"""Number of the exchange in the names of all datagrams of a trial (a measurement of the network's rate)."""
+"""Number that stands for the exchange in the headers of all datagrams of a trial (a measurement of the network's
+rate)."""
 TRIAL_DATAGRAMS, TRIAL_SECONDS = 256, 0.1
 """`TRIAL_DATAGRAMS`: largest number of datagrams that a rank sends in a trial (a measurement of the network's rate).
-`TRIAL_SECONDS`: number of seconds after which the rank sends no more datagrams of the trial."""
+`TRIAL_SECONDS`: number of seconds after which the rank sends no more datagrams of the trial, even if it has sent
+fewer."""
 READING_SHARE = 0.5
-"""Largest share of a rank's time that the rank should spend on reading and checking datagrams. The remaining share of
-the time is for sending datagrams."""
+"""Largest share of its time that a rank should spend on reading and checking datagrams. The rest of the rank's time is
+for sending datagrams."""
 WINDOW = 16
-"""Number of successive datagrams over which a trial averages the time between two datagrams."""
+"""Number of successive datagrams over which the time between two datagrams is averaged, when a trial measures the
+network's rate."""
 QUIET_SECONDS = 0.05
-"""Number of seconds without a datagram after which a receiver assumes that no more datagrams of a trial are under
-way."""
+"""Number of seconds without any datagram after which a receiver assumes that no more datagrams of a trial (a
+measurement of the network's rate) will arrive."""
 FLOOD_SECONDS = 1.0
-"""Number of seconds without a datagram of a trial after which the trial ends, even if other datagrams keep arriving."""
+"""Number of seconds without a datagram of the trial after which a trial ends, even if datagrams of other programs keep
+arriving."""
 READS_AT_ONCE = 128
-"""Largest number of datagrams that a rank reads in a row. The limit is necessary because other programs may send
-datagrams without end."""
+"""Largest number of datagrams that a rank reads before it does other work. Without this limit, a rank could read for
+ever, because other programs may send datagrams without end."""
 
 
 class Settings(NamedTuple):
-    """Options for IP multicast that a user can set.
+    """Options for IP multicast that a user can set in the run file.
 
-    ``rate``: bytes per second that the network carries for all ranks together, or None if a trial must measure the
-    rate. ``interface``: parameter ``wanted`` of `find_interface`. ``mtu``: bytes of the largest IP packet, or None for
-    the largest packet that the interfaces of all ranks can send. ``loss``, ``burst``: parameters ``share`` and
-    ``burst`` of `losses.lost_parts`. ``seed``: seed for drawing the datagrams that are lost on purpose.
+    ``rate``: bytes per second that the network carries for all ranks together, or None if a trial at the start must
+    measure the rate. ``interface``: network interface that the user has chosen (parameter ``wanted`` of
+    `find_interface`). ``mtu``: number of bytes of the largest IP packet, or None for the largest IP packet that the
+    interfaces of all ranks can send. ``loss``, ``burst``: which parts of packets are discarded on purpose (parameters
+    ``share`` and ``burst`` of `losses.lost_parts`). ``seed``: seed of the random choice of the parts that are discarded
+    on purpose.
     """
 
     rate: float | None = None
@@ -73,7 +79,7 @@ BY_ITSELF = Settings()
 class Link(NamedTuple):
     """One rank's connection to the other ranks by IP multicast.
 
-    ``addresses``: address of each rank.
+    ``addresses``: network address (host, port) of each rank.
     ``part``: number of bytes of a packet that one datagram carries.
     ``room``: number of bytes of unread datagrams that the kernel keeps at each socket of every rank.
     """
@@ -96,10 +102,10 @@ class Link(NamedTuple):
 
 
 def connect(comm: Communicator, settings: Settings):
-    """Schedule, run on all ranks at once, that returns the `Link` of this rank. The messages of this schedule are not
-    counted as traffic.
+    """Generator (schedule), run on all ranks at once, that returns the `Link` of this rank. The messages of this
+    schedule are not counted as traffic of the run.
 
-    Raises NoMulticast on all ranks if any rank finds no interface, has an interface with a smaller MTU than
+    Raises NoMulticast on all ranks if some rank finds no network interface, has an interface with a smaller MTU than
     ``settings.mtu``, or cannot open its sockets.
     """
     mine = {"host": host(), "name": socket.gethostname()}
@@ -134,24 +140,24 @@ def connect(comm: Communicator, settings: Settings):
 
 
 def some_group() -> dict:
-    """Return a random port, and a random multicast group in the range for use within a site (RFC 2365). Another program
-    is unlikely to use this group."""
+    """Return a random port, and a random multicast group of the range that RFC 2365 reserves for use within a site.
+    Because the group and the port are random, another program is unlikely to use them."""
     first, second, *port = secrets.token_bytes(4)
     return {"group": f"239.255.{first}.{second}", "port": 32768 + int.from_bytes(bytes(port)) % 16384}
 
 
 def check_mtu(mtu: int | None, interface: Interface):
-    """Raise NoMulticast if ``mtu``, the largest packet that the user has chosen, is longer than ``interface``
-    allows."""
+    """Raise NoMulticast if ``mtu``, the largest IP packet in bytes that the user has chosen, is larger than
+    ``interface`` allows."""
     if mtu is not None and mtu > interface.mtu:
         raise NoMulticast(f"mtu = {mtu}: the interface {interface.address} takes at most {interface.mtu} bytes")
 
 
 def tell(comm: Communicator, what: dict):
-    """Schedule, run on all ranks at once, that sends the dictionary ``what`` to all ranks, and returns the list of all
-    ranks' dictionaries.
+    """Generator (schedule), run on all ranks at once, that sends the dictionary ``what`` to all ranks, and returns the
+    list of all ranks' dictionaries.
 
-    Texts in a dictionary that is too long for a message are cut.
+    If the dictionary is too long for a message, its longest texts are cut.
     """
     rows = [text_array("") for _ in range(comm.size)]
     rows[comm.rank][:] = text_array(json_of(what, TELLING_BYTES))
@@ -160,8 +166,8 @@ def tell(comm: Communicator, what: dict):
 
 
 def json_of(what: dict, most: int) -> str:
-    """Return the dictionary ``what`` as JSON of at most ``most`` bytes. The longest texts in ``what`` are cut as far as
-    necessary."""
+    """Return the dictionary ``what`` as JSON of at most ``most`` bytes. The longest texts in ``what`` are cut until the
+    JSON is short enough."""
     while len(text := json.dumps(what)) > most:
         longest = max(what, key=lambda key: len(json.dumps(what[key])) if isinstance(what[key], str) else 0)
         what = what | {longest: what[longest][: len(what[longest]) * 3 // 4]}
@@ -169,8 +175,8 @@ def json_of(what: dict, most: int) -> str:
 
 
 class DatagramTrain:
-    """Base class of pollables for the datagrams that one rank sends in a trial (a measurement of the network's
-    rate)."""
+    """Base class of two pollables, for the datagrams that one rank sends and the other ranks receive in a trial (a
+    measurement of the network's rate)."""
 
     def __init__(self, link: Link, sender: int, clock: Callable[[], float]):
         self.link, self.sender, self.clock, self.began = link, sender, clock, clock()
@@ -197,8 +203,8 @@ class Leaving(DatagramTrain):
 
 
 class Coming(DatagramTrain):
-    """The datagrams that this rank receives in a trial. ``all_sent``: a pollable whose ``Test()`` returns True when the
-    sender has sent its last datagram."""
+    """A pollable for the datagrams that this rank receives in a trial (a measurement of the network's rate).
+    ``all_sent``: a pollable whose ``Test()`` returns True when the sender has sent the last datagram of the trial."""
 
     verb = "datagrams from"
 
@@ -207,7 +213,7 @@ class Coming(DatagramTrain):
         self.all_sent = all_sent
         self.stamps: dict[int, float] = {}
         """Time in seconds when each datagram of the trial first arrived at this host, by the datagram's number.
-        Repeated datagrams are ignored, because other programs may repeat datagrams."""
+        Repeated datagrams are ignored, because other programs may send a copy of a datagram."""
         self.read, self.reading = self.began, 0.0
         self._buffer = memoryview(bytearray(LARGEST))
 
@@ -221,8 +227,8 @@ class Coming(DatagramTrain):
         return self.clock() - self.read > (QUIET_SECONDS if read_all else FLOOD_SECONDS)
 
     def _read(self) -> bool:
-        """Read up to `READS_AT_ONCE` datagrams that have arrived. Return whether all datagrams that have arrived were
-        read."""
+        """Read up to `READS_AT_ONCE` datagrams that have arrived. Return True if no datagram that has arrived is left
+        unread."""
         for _ in range(READS_AT_ONCE):
             begin = time.thread_time()
             received = self.link.sockets.receive_stamped(self._buffer)
@@ -236,17 +242,18 @@ class Coming(DatagramTrain):
         return False
 
     def _is_new(self, datagram: memoryview) -> bool:
-        """Return whether ``datagram`` belongs to this trial, and no datagram with its number has arrived before."""
+        """Return True if ``datagram`` belongs to this trial, and no datagram with the same number has arrived
+        before."""
         name = self.link.seal.name_of(datagram)
         is_ours = name is not None and name[:2] == (TRIAL_ROUND, self.sender)
         return is_ours and name.part not in self.stamps and self.link.seal.content_of(datagram) is not None
 
     @property
     def rate(self) -> float:
-        """Return the rate in bytes per second at which the datagrams of the trial arrived, headers included. Return 0
-        if fewer than two datagrams arrived.
+        """Return the rate in bytes per second at which the datagrams of the trial arrived, headers included. If fewer
+        than two datagrams of the trial arrived, the rate is 0.
 
-        If this rank reads datagrams more slowly than they arrive, return the rate at which this rank can read.
+        If this rank reads datagrams more slowly than they arrive, the rate is the rate at which this rank can read.
         """
         if len(self.stamps) < 2:
             return 0.0
@@ -255,31 +262,31 @@ class Coming(DatagramTrain):
 
 
 def seconds_between(stamps: np.ndarray) -> float:
-    """Return the typical time in seconds between two successive datagrams, from ``stamps``, the times when datagrams
-    arrived.
+    """Return the typical time in seconds between two successive datagrams, where ``stamps`` are the times at which the
+    datagrams arrived.
 
-    The result is the median of the mean times in windows of `WINDOW` datagrams. The median ignores the times when a
-    busy host interrupts the sender. The median also ignores the first datagrams, which an idle link lets through at
-    once.
+    The returned time is the median of the mean times in windows of `WINDOW` datagrams. By using the median, the
+    function ignores the windows in which a busy host interrupted the sender. The median also ignores the first
+    datagrams, which an idle network link lets through without delay.
     """
     width = min(WINDOW, len(stamps) - 1)
     return float(np.median(stamps[width:] - stamps[:-width])) / width
 
 
 def try_out(comm: Communicator, link: Link, clock: Callable[[], float]):
-    """Schedule, run on all ranks at once, that measures the rate in bytes per second that the network carries from one
-    rank at a time, and returns the rate.
+    """Generator (schedule), run on all ranks at once, that measures and returns the rate in bytes per second at which
+    the network carries datagrams from one rank at a time.
 
-    One rank after the other sends datagrams to all other ranks as fast as the rank's interface allows. The result is
-    the slowest rate of all pairs of a sender and a receiver. Raises NoMulticast on all ranks if the datagrams of some
-    rank do not reach another rank.
+    One rank after the other sends datagrams to all other ranks as fast as the rank's interface allows. The returned
+    rate is the slowest rate of all pairs of a sender and a receiver. Raises NoMulticast on all ranks if the datagrams
+    of some rank do not reach another rank.
     """
     quiet = uncounted(comm)
     rates = [np.full(comm.size, np.inf) for _ in range(comm.size)]
-    """Measured rate in bytes per second, by receiver and sender."""
+    """Measured rate in bytes per second, by receiving rank and sending rank."""
     flags = np.zeros(comm.size, np.uint8)
     for sender in range(comm.size):
-        yield from tell(comm, {})  # waits until all ranks have begun the trial of this sender
+        yield from tell(comm, {})  # wait until all ranks have begun the trial with this sender
         if comm.rank == sender:
             yield Leaving(link, sender, clock)
             yield [quiet.Isend(flags[:1], rank, tags.CODED_CONTROL) for rank in range(comm.size) if rank != sender]

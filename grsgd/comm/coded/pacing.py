@@ -1,14 +1,14 @@
-"""A limit for the rate at which a rank sends datagrams. The limit is necessary because a network does not slow down a
-sender of multicasts."""
+"""A limit on the rate at which a rank sends datagrams. The limit is necessary because IP multicast, unlike TCP, does
+not slow down a sender that is too fast."""
 
 from collections.abc import Callable
 
 MAX_SECONDS = 0.01
-"""Largest number of bytes that a rank may send at once, expressed as the seconds in which the rank's rate allows these
-bytes. So a rank can send faster than its rate for a short time after a pause in sending."""
+"""Largest number of bytes that a rank may send at once, in seconds: the number of bytes is `MAX_SECONDS` times the
+rank's rate. A rank can therefore send faster than its rate for a short time after a pause in sending."""
 MAX_DATAGRAMS = 2
-"""Number of datagrams that a rank may always send at once. Without `MAX_DATAGRAMS`, a rank with a slow rate could never
-send a datagram."""
+"""Number of datagrams of the largest size that a rank may send at once, even if its rate is very low. Without
+`MAX_DATAGRAMS`, a rank with a very low rate could never send a datagram."""
 
 
 class Pace:
@@ -21,16 +21,16 @@ class Pace:
         self._bytes, self._filled = 0.0, clock()
 
     def allows(self) -> bool:
-        """Return whether a datagram may be sent now."""
+        """Return True if a datagram may be sent now."""
         now = self.clock()
         self._bytes = min(self._bytes + (now - self._filled) * self.rate, self._room)
         self._filled = now
         return self._bytes >= 0
 
     def spend(self, nbytes: int):
-        """Subtract ``nbytes`` bytes, which were sent, from the bytes that may be sent now."""
+        """Subtract ``nbytes``, the size of a datagram that was sent, from the number of bytes that may be sent now."""
         self._bytes -= nbytes
 
     def seconds(self, nbytes: int) -> float:
-        """Return the seconds that it takes to send ``nbytes`` bytes at this object's rate."""
+        """Return the seconds that it takes to send ``nbytes`` bytes at the rate of this token bucket."""
         return nbytes / self.rate

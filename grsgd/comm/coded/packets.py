@@ -1,5 +1,5 @@
-"""Packets that a rank is sending or receiving in an exchange by IP multicast. A packet is divided into parts, and each
-datagram carries one part of a packet."""
+"""Packets that a rank sends or receives by IP multicast in the present exchange. A packet is divided into parts, and
+each datagram carries one part of a packet."""
 
 import numpy as np
 
@@ -11,36 +11,38 @@ from grsgd.comm.coded.repairs import LackingParts
 from grsgd.text import ranks_in_words
 
 PATIENCE_SECONDS = 0.005
-"""Number of seconds without a datagram of a packet after which a receiver requests the missing parts of the packet, if
-all datagrams of the packet have been sent."""
+"""Number of seconds without a datagram of a packet after which a receiver requests the missing parts, if the sender has
+reported that it has sent all datagrams."""
 FLOOD_SECONDS = 0.25
-"""Number of seconds without a datagram of a packet after which a receiver requests the missing parts of the packet,
-even if other datagrams wait to be read. All datagrams of the packet must have been sent.
+"""Number of seconds without a datagram of a packet after which a receiver requests the missing parts, even if unread
+datagrams wait at the receiver's sockets. `FLOOD_SECONDS` applies only if the sender has reported that all datagrams of
+the packet have been sent.
 
-Without the limit `FLOOD_SECONDS`, datagrams of programs outside the run could delay the request for ever.
+Without the limit `FLOOD_SECONDS`, many datagrams of programs outside the run could delay the request for missing parts
+for ever.
 """
 
 
 class Outgoing:
-    """A packet that ``transport``, an `IpMulticast`, sends. This object is a pollable whose ``Test()`` returns True
-    when all receivers have the packet."""
+    """A packet that this rank sends through ``transport``, an `IpMulticast`. An `Outgoing` is a pollable whose
+    ``Test()`` returns True when all receivers have the packet."""
 
     def __init__(self, transport, packet: Packet, content: np.ndarray):
         self.transport, self.packet = transport, packet
         self.parts = Parts(memoryview(content.view(np.uint8)), transport.link.part)
         self.next = 0
-        """Number of the part of the packet that is sent next."""
+        """Number of the part of the packet that this rank sends next."""
         self.unanswered = set(packet.receivers)
         """Receivers of the packet that have not yet told this rank which parts of the packet they lack."""
         self.repairs: list[tuple] = []
-        """Messages under way that carry parts of the packet which receivers lacked: pairs (message, array of the
-        message)."""
+        """Messages that this rank is sending with missing parts of the packet: pairs (request of the message, array
+        with its content)."""
         link = transport.link
         to_all = len(packet.receivers) > 1
         self.address = link.sockets.group if to_all else link.addresses[packet.receivers[0]]
 
     def send_next(self) -> bool:
-        """Send the datagram with the next part of the packet. Return False if the socket had no room for the
+        """Send the datagram with the next part of the packet. Return False if the socket's buffer had no space for the
         datagram."""
         transport, packet = self.transport, self.packet
         begin, end = self.parts.span(self.next)
@@ -53,8 +55,8 @@ class Outgoing:
         return True
 
     def repair(self, rank: int, bits: bytes):
-        """Send the missing parts of the packet to the receiver ``rank``. ``bits`` has one bit per part of the packet: 1
-        if ``rank`` lacks the part."""
+        """Send the parts of the packet that ``rank``, one of its receivers, has reported as missing. In ``bits``, each
+        part of the packet has one bit, which is 1 if ``rank`` lacks the part."""
         self.unanswered.discard(rank)
         lacking = unmasked(bits[: self.parts.mask_bytes], len(self.parts.is_here))
         if lacking:
@@ -81,10 +83,10 @@ class Outgoing:
 
 
 class Incoming:
-    """A packet for this rank that ``transport``, an `IpMulticast`, receives.
+    """A packet that this rank receives through ``transport``, an `IpMulticast`.
 
-    ``Test()`` of this pollable returns True when the packet is complete and its sender has an answer: that the packet
-    is complete, or which parts this rank lacked.
+    ``Test()`` of an `Incoming` returns True when this rank has the whole packet, and has told the packet's sender that
+    no part is missing, or which parts were.
     """
 
     def __init__(self, transport, packet: Packet, content: np.ndarray):
@@ -93,25 +95,24 @@ class Incoming:
         self.all_sent = False
         """Whether the packet's sender has told this rank that all datagrams of the packet have been sent."""
         self.has_answered = False
-        """Whether this rank has told the packet's sender which parts of the packet this rank lacks, or that no part is
-        lacking."""
+        """Whether this rank has told the packet's sender which parts of the packet it lacks, or that it lacks none."""
         self.rest: LackingParts | None = None
-        """The missing parts of the packet, as soon as this rank has begun to request these parts. None before the first
-        request."""
+        """The missing parts of the packet, from the time when this rank begins to request them. Before this rank
+        requests missing parts, the value is None."""
         self.heard = transport.clock()
-        """Last time when a datagram of the packet arrived, or when the sender reported that all datagrams of the
-        packet had been sent. Initially the time when this object was made."""
+        """Last time at which a datagram of the packet arrived, or at which the sender reported that all datagrams of
+        the packet had been sent. Initially, the value is the time at which this object was made."""
 
     def move(self, read_all: bool):
-        """Tell the packet's sender that the packet is complete, or request the missing parts as soon as
-        `is_time_to_ask`. ``read_all``: whether this rank has read all datagrams that have arrived."""
+        """Tell the packet's sender that the packet is complete, or request the missing parts when `is_time_to_ask`
+        returns True. ``read_all``: whether this rank has read all datagrams that have arrived."""
         if not self.parts.lacking:
-            # A packet without content is complete before its sender has begun to send. For a packet without content,
-            # this rank answers only when the sender has reported that all datagrams of the packet were sent.
+            # A packet without content is complete before its sender has begun to send, and this rank therefore answers
+            # only when the sender has reported that all datagrams of the packet were sent.
             if not self.has_answered and (self.parts.content or self.all_sent):
                 self.has_answered = True
-                # The message `LACKING` to the sender is short, because it has no bits for parts of the packet. A long
-                # message might stay under way until this rank waits for messages again.
+                # The message `LACKING` has no bits for parts of the packet, because a long message might stay under
+                # way until this rank waits for messages again.
                 control, number = self.transport.control, self.packet.number
                 control.tell(self.packet.sender, ControlKind.LACKING, self.transport.round, number)
             return
@@ -125,8 +126,8 @@ class Incoming:
         self.has_answered |= self.rest.ask_on() == self.packet.sender
 
     def is_time_to_ask(self, read_all: bool) -> bool:
-        """Return whether this rank must request the missing parts of the packet: no more datagrams are expected, or the
-        sender has been silent for too long and another rank holds the block."""
+        """Return True if this rank must request the missing parts of the packet now. Either no more datagrams of the
+        packet are expected, or the sender has sent nothing for too long and another rank holds the packet's block."""
         transport = self.transport
         now = transport.clock()
         if self.all_sent:

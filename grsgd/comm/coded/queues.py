@@ -1,8 +1,8 @@
-"""Queues of messages to ranks that may be silent, one queue per receiver. A message is sent when the receiver has
-received the previous message.
+"""Queues of messages to ranks that may be silent (receive no messages for a while), one queue per receiving rank. A
+message in a queue is sent when the receiving rank has received the previous message of the queue.
 
-Because of the queues, no rank waits for a silent rank, and the MPI library stores few messages to a silent rank. The
-length of each queue is limited.
+Because of the queues, a rank does not wait until a silent rank receives, and the MPI library stores few messages for a
+silent rank. The number of messages in each queue is limited.
 """
 
 import threading
@@ -18,74 +18,73 @@ from grsgd.comm.elastic.membership import Tolerant
 
 
 class Content:
-    """A buffer that is sent in several messages. When all these messages are delivered or dropped, the buffer is added
-    to ``spare``, the list of free buffers."""
+    """A buffer whose content is sent to several ranks, in one message per rank. When all messages with the buffer's
+    content have been delivered or dropped, the buffer is added to ``spare``, the list of free buffers."""
 
     def __init__(self, buffer, spare: list):
         self.buffer, self._spare, self._users = buffer, spare, 0
 
     def use(self):
-        """Add 1 to the number of messages in which the buffer is sent."""
+        """Add 1 to the number of messages that carry the buffer's content and are not yet delivered."""
         self._users += 1
 
     def drop(self):
-        """Subtract 1 from the number of messages in which the buffer is sent. If the number is 0, add the buffer to the
-        free buffers."""
+        """Subtract 1 from the number of messages that carry the buffer's content and are not yet delivered. If no
+        message needs the buffer any more, add the buffer to the list of free buffers."""
         self._users -= 1
         if not self._users:
             self._spare.append(self.buffer)
 
 
 class Letter(NamedTuple):
-    """A message to one rank. ``header``: array of int64. ``content``: content that is sent after the header, or
-    None."""
+    """A message to one rank: a header, perhaps followed by a content. ``header``: array of int64. ``content``: content
+    that is sent after the header, or None for a message without content."""
 
     header: np.ndarray
     content: Content | None = None
 
 
 class Queues:
-    """Queues of the messages from one rank to the other ranks. A message is kept until the message's receiver has
-    received it.
+    """Queues of the messages from this rank to each other rank. A message stays in its queue until the receiving rank
+    has received it.
 
     Parameters
     ----------
     comm
-        Communicator that carries the messages. Headers and contents of messages have different tags.
+        Communicator that carries the messages. The header and the content of a message have different tags.
 
     most
-        Largest number of contents that may wait for a receiver. If more contents wait for a receiver, the receiver is
-        left behind. All messages that wait for a receiver that is left behind are dropped, and only ``farewell`` is
-        still sent to the receiver.
+        Largest number of contents that may wait in the queue of a receiver. If more contents wait, the receiver is left
+        behind: all messages in its queue are dropped, and only ``farewell`` is still sent to the receiver.
 
     make_buffer
-        Function that returns a new buffer for a content.
+        Function that returns a new buffer for the content of a message.
 
     farewell
-        Header that is sent as the last message to a receiver that is left behind.
+        Header of the last message to a receiver that is left behind.
     """
 
     def __init__(self, comm: Communicator, most: int, make_buffer: Callable[[], object], farewell: np.ndarray):
         self.comm, self.most, self.make_buffer, self.farewell = comm, most, make_buffer, farewell
         self.others = [rank for rank in range(comm.size) if rank != comm.rank]
         self.latest = -1
-        """The number of the last step for which a message was sent."""
+        """The number of the last training step for which this rank has sent a message."""
         self.left_behind: set[int] = set()
         self._waiting: dict[int, deque[Letter]] = {rank: deque() for rank in self.others}
         self._under_way: dict[int, tuple[Letter, list[Tolerant]]] = {}
         self._spare: list = []
         self._lock = threading.RLock()
-        """Lock that protects the queues: the trainer (the thread that computes gradients) adds messages, and a
+        """Lock that protects the queues, because the trainer (the thread that computes gradients) adds messages while a
         background schedule removes messages."""
 
     def take_buffer(self):
-        """Return a free buffer for the content of the next message that is passed to `send`."""
+        """Return a free buffer, into which the caller writes the content of the next message before it calls `send`."""
         with self._lock:
             return self._spare.pop() if self._spare else self.make_buffer()
 
     def send(self, header: np.ndarray, buffer, receivers: Iterable[int]):
-        """Send ``header`` and ``buffer`` to all ``receivers`` that are not left behind. ``buffer`` must be a buffer
-        from `take_buffer`, and must not be changed after this call."""
+        """Send ``header``, followed by ``buffer``, to all ranks in ``receivers`` that are not left behind. ``buffer``
+        must come from `take_buffer`, and the caller must not change it after this call."""
         with self._lock:
             self.latest = int(header[1])
             content = Content(buffer, self._spare)
@@ -100,22 +99,22 @@ class Queues:
             content.drop()
 
     def tell(self, header: np.ndarray, receivers: Iterable[int]):
-        """Send ``header`` without content to ``receivers``."""
+        """Send ``header``, without a content, to the ranks ``receivers``."""
         with self._lock:
             for receiver in receivers:
                 self._waiting[receiver].append(Letter(header))
                 self._move(receiver)
 
     def move(self) -> bool:
-        """Start to send all messages that can be sent now. Return True if no message waits or is under way after this
-        call."""
+        """Start to send the next message of each queue whose previous message has been received. Return True if no
+        message is left in the queues or under way after this call."""
         with self._lock:
             for receiver in self.others:
                 self._move(receiver)
             return not self._under_way
 
     def is_delivered(self, receivers: Iterable[int]) -> bool:
-        """Return whether each rank in ``receivers`` has received all messages that were sent to the rank."""
+        """Return True if each rank in ``receivers`` has received all messages that this rank has sent to it."""
         self.move()
         return not self._under_way.keys() & set(receivers)
 
@@ -134,7 +133,8 @@ class Queues:
             header = letter.header.copy()
             header[3] = self.latest
             messages = [Tolerant(self.comm.Isend(header, receiver, tags.SUM_HEADER, header=header.nbytes), header)]
-            if letter.content is not None:  # with `Isend`, MPI might store any number of short messages
+            # use `Issend`, because with `Isend` MPI might store any number of short messages for a silent rank
+            if letter.content is not None:
                 messages.append(Tolerant(self.comm.Issend(letter.content.buffer, receiver, tags.SUM_CONTENT)))
             self._under_way[receiver] = letter, messages
 

@@ -1,9 +1,10 @@
-"""Repairs of packets that are sent by IP multicast. A receiver requests the missing parts of a packet from another
-rank, and receives these parts in one message by MPI.
+"""Repairs of packets that were sent by IP multicast and lost parts on the way. A receiver requests the missing parts of
+a packet from another rank, which sends them in one message by MPI.
 
-The receiver first asks the packet's sender for the missing parts. If the sender is slow, the receiver asks other ranks
-that hold the packet's block, one after the other, and uses the first answer. Every rank that is asked answers once. A
-rank that has finished the exchange sends an empty answer, because the rank's block may already belong to another step.
+A receiver first requests the missing parts of a packet from the packet's sender. If the sender is slow, the receiver
+requests the parts from other ranks that hold the packet's block, one after the other, and uses the first answer. Every
+rank that receives a request for missing parts sends one answer. A rank that has finished the exchange answers a request
+with an empty message, because its blocks may already belong to the next step.
 """
 
 import struct
@@ -24,30 +25,32 @@ from grsgd.comm.communicator import Communicator
 ELEMENT_BYTES = 4
 """Number of bytes of an int32, the dtype of the elements of blocks and packets."""
 PIECE = struct.Struct("!HIQQQ")
-"""Format of the fields at the beginning of a request that is sent to another rank than the packet's sender. The fields
-are followed by one bit per part of the packet.
+"""Format of the fields at the beginning of a request for missing parts that is sent to another rank than the packet's
+sender. After the fields, the request has one bit per part of the packet.
 
-The first fields are the sender of the packet and the number of the block. The next fields are begin and end of a range
-of the block's elements, and the number of elements of the packet.
+The first fields of the request are the sender of the packet and the number of the block. The next fields are the begin
+and end of a range of the block's elements, and the number of elements of the packet.
 """
 
 
 class Repairs:
-    """The requests of one rank for missing parts of packets, and the rank's answers to the requests of other ranks.
+    """The requests of this rank for missing parts of packets, and its answers to the requests of other ranks.
 
     Parameters
     ----------
     comm
         Communicator that carries answers, which contain missing parts of packets.
+
     control
-        Sender of this rank's control messages, which carry the requests.
+        Object that sends this rank's control messages, which carry the requests for missing parts.
     link
-        Link of this rank. The seal of the link makes the heads of answers and datagrams.
+        This rank's connection by IP multicast. ``link.seal`` makes the heads (header and digest) of answers.
+
     pace
-        Limit of the rate of this rank's datagrams and answers.
+        Limit of the rate at which this rank sends datagrams and answers.
     blocks
-        Blocks of this rank. If ``blocks`` is None, only the sender of a packet can be asked for missing parts of the
-        packet.
+        Interface to the blocks that this rank holds. If ``blocks`` is None, a receiver can request the missing parts
+        of a packet only from the packet's sender.
     largest
         Number of bytes of the largest packet of the exchange.
     """
@@ -60,23 +63,23 @@ class Repairs:
         control.longest_rest = PIECE.size + bits
         self._answer_bytes = HEAD_BYTES + bits + largest
         self.round: int | None = None
-        """Number of the present exchange, to which this rank's blocks belong. Between exchanges the number is None,
-        because the blocks may already belong to the next step."""
+        """Number of the present exchange of packets, to which this rank's blocks belong. Between two exchanges the
+        number is None, because this rank's blocks may already belong to the next step."""
         self.slow = SlowRanks()
         self.expected: list[tuple] = []
-        """Answers that this rank expects, of the present and of earlier exchanges: pairs (message, array of the
-        answer)."""
+        """Answers to this rank's requests that have not arrived, in the present and in earlier exchanges: pairs
+        (request of the message, array for the answer)."""
         self.rejected = 0
-        """Number of received answers that had a wrong digest or were not from this run."""
+        """Number of received answers that had a wrong digest or did not come from a rank of this run."""
 
     def other_holders(self, packet: Packet) -> list[int]:
-        """Return the ranks, except the sender of ``packet``, that can send the elements of a block which this rank gets
-        from ``packet``."""
+        """Return the ranks, other than the sender of ``packet``, that can send the elements of a block that this rank
+        gets from ``packet``."""
         return self.blocks.other_holders(packet) if self.blocks is not None else []
 
     def ask(self, rank: int, packet: Packet, parts: Parts):
-        """Request the missing parts of ``packet`` from ``rank``, which is the sender of ``packet`` or another rank that
-        holds the packet's block."""
+        """Request the missing parts of ``packet`` from ``rank``, which is either the sender of ``packet`` or another
+        rank that holds the packet's block."""
         array = np.zeros(self._answer_bytes, np.uint8)
         self.expected.append((self.comm.Irecv(array, rank, tags.CODED_REPAIRS), array))
         if rank == packet.sender:
@@ -87,8 +90,8 @@ class Repairs:
             self.control.tell(rank, ControlKind.OTHERS_LACKING, self.round, packet.number, piece + parts.lacking_mask)
 
     def answer_with_block(self, asked: Told):
-        """Answer the request ``asked`` of another rank with elements of a block of this rank. The answer is empty if
-        the block may already belong to another step."""
+        """Answer ``asked``, the request of another rank for missing parts of a packet, with elements of a block that
+        this rank holds. The answer contains no elements if the block may already belong to another step."""
         sender, block, begin, end, size = PIECE.unpack_from(asked.rest)
         content = np.zeros(size, np.int32)
         parts = Parts(memoryview(content.view(np.uint8)), self.link.part)
@@ -100,8 +103,9 @@ class Repairs:
         self.control.under_way.append(self.send(asked.sender, name, parts, wanted))
 
     def send(self, rank: int, name: Name, parts: Parts, wanted: list[int]) -> tuple:
-        """Send the parts ``wanted`` of a packet to ``rank`` in one message by MPI. Return the message and its array.
-        The field ``part`` of ``name`` must be the number of this rank."""
+        """Send the parts with the numbers ``wanted`` of a packet to ``rank``, in one message by MPI. Return the request
+        of the message and the array with its content. In ``name``, the field ``part`` must be the number of this rank
+        instead of the number of a part."""
         content = parts.cut(wanted)
         body = mask(wanted, len(parts.is_here)) + content.tobytes()
         array = np.frombuffer(self.link.seal.head(name, body) + body, np.uint8)
@@ -110,7 +114,8 @@ class Repairs:
         return self.comm.Isend(array, rank, tags.CODED_REPAIRS, header=array.nbytes), array
 
     def come(self) -> list[tuple[Name, memoryview]]:
-        """Return (name, message) of each answer that has arrived. Answers of earlier exchanges are ignored."""
+        """Return the pair (name, message) of each answer to this rank's requests that has arrived. Answers that belong
+        to earlier exchanges are ignored."""
         expected, self.expected, found = self.expected, [], []
         for message, array in expected:
             if not message.Test():
@@ -125,10 +130,11 @@ class Repairs:
 
 
 class LackingParts:
-    """The missing parts of one packet, which this rank requests from one rank after the other.
+    """The missing parts of one packet, which this rank requests from one rank after the other until they have arrived.
 
-    ``has_left(rank)`` returns whether ``rank`` has finished the exchange and no longer answers. ``is_silent``: whether
-    the packet's sender fell silent before all datagrams of the packet had been sent.
+    ``has_left(rank)``: function that returns True if ``rank`` has finished the exchange and no longer answers.
+    ``is_silent``: True if the packet's sender has sent nothing for too long, before it had sent all datagrams of the
+    packet.
     """
 
     def __init__(
@@ -148,18 +154,19 @@ class LackingParts:
         patience = ANSWER_SECONDS + repairs.pace.seconds(parts.bytes_of(parts.missing()))
         first = repairs.comm.rank + packet.number + self.round
         order = repairs.slow.order(packet.sender, repairs.other_holders(packet), first, self.round)
-        # The packet's sender always answers, because the sender does not finish the exchange before it has sent the
+        # Never skip the packet's sender, because the sender does not finish the exchange before it has sent the
         # requested parts.
         self.asking = Asking(order, patience, clock, lambda rank: rank != packet.sender and has_left(rank))
 
     @property
     def asked(self) -> list[int]:
-        """Return the ranks that were asked for missing parts, in the order of asking."""
+        """Return the ranks from which this rank has requested missing parts of the packet, in the order of the
+        requests."""
         return self.asking.asked
 
     def ask_on(self) -> int | None:
-        """Request the missing parts from the next rank, if the last request was made long enough ago. Return the rank
-        that was asked now, or None."""
+        """Request the missing parts from the next rank, if the previous request was made long enough ago. Return the
+        rank to which the method has sent a request, or None if it has sent no request."""
         before = self.asked[-1:]
         rank = self.asking.next()
         if rank is not None:
@@ -169,9 +176,9 @@ class LackingParts:
         return rank
 
     def take(self, rank: int, message: memoryview):
-        """Copy the missing parts of the packet from ``message``, the answer of ``rank``. An answer of the packet's
-        sender has parts of the packet. An answer of another rank has elements of the block, from which the parts of the
-        packet are computed."""
+        """Copy missing parts of the packet from ``message``, the answer of ``rank``. If ``rank`` is the packet's
+        sender, the answer contains parts of the packet. If ``rank`` is another rank, the answer contains elements of
+        the block, from which this rank computes the parts of the packet."""
         count, width = len(self.parts.is_here), self.parts.mask_bytes
         parts = unmasked(message[HEAD_BYTES : HEAD_BYTES + width], count)
         nbytes = width + self.parts.bytes_of(parts)

@@ -1,11 +1,11 @@
-"""Base class of the schemes by which n ranks get the sum of all blocks of a gradient, after each rank has computed some
-of the blocks. A block is the gradient of a set of samples.
+"""Base class of the schemes by which n ranks compute the sum of all blocks of a gradient, after each rank has computed
+some of the blocks. A block is the gradient of a set of samples.
 
-A scheme assigns samples of a common batch to blocks, assigns blocks to ranks, and lists the packets that the ranks
-exchange. Blocks are int32 and their sum is int64, so the sum is exact, and equal on all ranks. The module `coding.cost`
-computes how many bytes each scheme sends.
+A scheme assigns the samples of a batch to blocks, assigns blocks to ranks, and lists the packets that the ranks
+exchange. The blocks are int32 and their sum is int64, so that the sum is exact and equal on all ranks. The module
+`coding.cost` computes how many bytes each rank sends in each scheme.
 
-A schedule is a generator that yields each object it waits for.
+A schedule is a generator that yields each object (such as a packet) for which the schedule waits.
 """
 
 from collections import deque
@@ -20,17 +20,17 @@ from grsgd.comm.coded.multicast import Unicast
 ELEMENT_BYTES = 4
 """Number of bytes of an int32, the dtype of the elements of blocks and packets."""
 MAX_PACKETS_IN_FLIGHT = 64
-"""Largest number of packets that one rank sends and receives at the same time."""
+"""Largest number of packets that one rank may send and receive at the same time."""
 MAX_BYTES_IN_FLIGHT = 256 * 2**20
-"""Approximate largest total size in bytes of the packets that one rank sends and receives at the same time.
+"""Approximate largest total size in bytes of the packets that one rank may send and receive at the same time.
 
-If packets are large, the limit is one packet per rank of the run, because with fewer packets under way the links of
-some ranks would be idle.
+Even if packets are large, a rank may send and receive one packet per rank of the run, because with fewer packets some
+links would be idle.
 """
 
 
 class Scheme:
-    """One rank's part of a scheme by which ranks exchange and sum blocks of a gradient.
+    """One rank's state in a scheme by which ranks exchange and sum blocks of a gradient.
 
     Parameters
     ----------
@@ -41,18 +41,19 @@ class Scheme:
     length
         Number of elements of a block.
     fixed_point
-        Fixed-point format of gradients. The range of this format limits the sums of gradients that ranks send.
+        Fixed-point format of gradients, whose range limits the sums of gradients that ranks send.
     empty
         Function ``empty(size, dtype)`` that returns a new array. If the array is in GPU memory, the GPU encodes and
         decodes packets. If the array is in the host's memory, the CPU encodes and decodes packets.
     """
 
     blocks: list[int]
-    """Numbers of the blocks that this rank computes, ascending."""
+    """Numbers of the blocks that this rank computes, in ascending order."""
     num_blocks: int
     """Number of different blocks that all ranks together compute."""
     lost: frozenset[int] = frozenset()
-    """The silent ranks that the other ranks have left behind, as found out by `close`."""
+    """The silent ranks (which sent no messages for too long) that the other ranks have left behind, as determined by
+    `close`."""
 
     def __init__(
         self, transport: Unicast, n: int, r: int, rank: int, length: int, fixed_point: FixedPoint, empty: Callable
@@ -60,13 +61,13 @@ class Scheme:
         self.transport, self.n, self.r, self.rank, self.length = transport, n, r, rank, length
         self.fixed_point, self.empty = fixed_point, empty
         self.overflow = OutOfRange(0, 0, 0.0, fixed_point.limit)
-        """Number and size of the sums outside the range of ``fixed_point``. Elements of `total` with sums outside the
-        range are wrong."""
+        """Number and size of the elements of sums that were outside the range of ``fixed_point``. Elements of `total`
+        that were outside the range of ``fixed_point`` are wrong."""
         self.assign_blocks()
         self.block_buffers = empty(len(self.blocks) * length, "int32")
         self.total = empty(length, "int64")
-        """Sum of all blocks after `add_up`: int64 of shape [length]. The dtype may be int32 if only one block
-        exists."""
+        """Sum of all blocks, valid after `add_up`: int64 of shape [length]. The dtype of `total` may be int32 if only
+        one block exists."""
         packets = [*self.sent(), *self.received()]
         self.packets: list[Packet] = sorted(packets, key=lambda packet: packet.order)
         largest = max(map(self.size, self.packets), default=0)
@@ -81,54 +82,58 @@ class Scheme:
         self._spare = [empty(largest, "int32") for _ in range(window)]
 
     def prepare(self):
-        """Compile the kernels that encode and decode packets, which takes seconds. Call this method before `open`,
-        because in `open` all ranks would wait for a rank that compiles."""
+        """Compile the kernels that encode and decode packets, which takes seconds. Call `prepare` before `open`,
+        because in `open` all ranks would wait for a rank that still compiles."""
         kernels(self.total).prepare()
 
     def open(self):
-        """Make the multicast groups of the transport. Call this method on all ranks at once, before the first `add_up`.
-        Return None, or a schedule that the caller must run."""
+        """Prepare the transport that sends packets; a multicast transport makes its multicast groups. Call `open` on
+        all ranks at once, before the first `add_up`. `open` returns None, or a schedule (generator) that the caller
+        must run."""
         return self.transport.open({packet: ELEMENT_BYTES * self.size(packet) for packet in self.packets}, self)
 
     def close(self):
-        """Free the multicast groups of the transport. Call this method on all ranks at once, after the last `add_up`.
-        Return None, or a schedule that the caller must run."""
+        """Close the transport that sends packets; a multicast transport frees its multicast groups. Call `close` on all
+        ranks at once, after the last `add_up`. `close` returns None, or a schedule (generator) that the caller must
+        run."""
         return self.transport.close()
 
     needs_no_blocks = False
-    """Whether the other ranks have ended the present step, so that this rank need not compute its blocks. The schedule
-    `look` sets this attribute."""
+    """Whether enough other ranks have sent their messages of the present step, so that this rank need not compute its
+    blocks. The schedule `look` sets `needs_no_blocks` before each step."""
     is_left_behind = False
-    """Whether the other ranks go on without this rank because this rank was silent for too long."""
+    """Whether the other ranks continue the run without this rank, because this rank sent no messages for too long."""
 
     def look(self) -> Iterable:
-        """Schedule, run before each step, that sets the attribute `needs_no_blocks`."""
+        """Generator (schedule), run before each step, that sets the attribute `needs_no_blocks`."""
         return ()
 
     sends_sums = False
-    """Whether this scheme sends sums of blocks. Sums must be in the range of the fixed-point format."""
+    """Whether the packets of this scheme carry sums of several blocks. If packets carry sums of blocks, the sums must
+    be in the range of the fixed-point format."""
 
     coding_seconds = 0.0
-    """Seconds that this rank has spent on encoding and decoding packets, as measured by `clock`."""
+    """Seconds that this rank has spent on encoding and decoding packets, measured by `clock`."""
 
     @staticmethod
     def clock() -> float:
-        """Return the time in seconds. This method of the base class always returns 0, so that `coding_seconds` stays
-        0."""
+        """Return the present time in seconds, for measuring `coding_seconds`. In the base class, `clock` always returns
+        0, so that `coding_seconds` stays 0 unless a caller sets another clock."""
         return 0.0
 
     def assign_blocks(self):
-        """Assign blocks to ranks: set `blocks`, `num_blocks` and the attributes that only one scheme has."""
+        """Assign blocks to ranks: set the attributes `blocks` and `num_blocks`, and attributes that only this scheme
+        has."""
         raise NotImplementedError
 
     def samples(self, batch: int) -> list[tuple[int, int]]:
-        """Return (begin, end) for each block of this rank: the range of the block's samples in a batch of ``batch``
-        samples."""
+        """Return the pair (begin, end) for each block of this rank: the range of the block's samples in a batch of
+        ``batch`` samples."""
         begins = bounds(batch, self.num_blocks).tolist()
         return [(begins[block], begins[block + 1]) for block in self.blocks]
 
     def block_buffer(self, k: int):
-        """Return the buffer of this rank's k-th block: int32 of shape [length]."""
+        """Return the array for this rank's block number k, counted from 0: int32 of shape [length]."""
         return self.block_buffers[k * self.length : (k + 1) * self.length]
 
     def sent(self) -> Iterable[Packet]:
@@ -140,64 +145,67 @@ class Scheme:
         raise NotImplementedError
 
     def span(self, packet: Packet) -> tuple[int, int]:
-        """Return (begin, end): the range of the elements of a block or sum of blocks that ``packet`` carries."""
+        """Return (begin, end): the range of the elements of a block, or of a sum of blocks, that ``packet`` carries."""
         return 0, self.length
 
     def source(self, packet: Packet):
-        """Return the block or sum of blocks of which this rank sends a part in ``packet``: int32 of shape [length]."""
+        """Return the block, or the sum of blocks, from which this rank takes the content of ``packet``: int32 of shape
+        [length]."""
         return self.block_buffer(self.blocks.index(packet.blocks[0]))
 
     def size(self, packet: Packet) -> int:
-        """Return the number of elements of the content of ``packet``."""
+        """Return the number of elements that ``packet`` carries."""
         begin, end = self.span(packet)
         return end - begin
 
     def encode(self, packet: Packet, content):
-        """Write the content of ``packet``, a packet that this rank sends, into ``content``."""
+        """Write the content of ``packet``, a packet that this rank sends, into the array ``content``."""
         begin, end = self.span(packet)
         content[:] = self.source(packet)[begin:end]
 
     def decode(self, packet: Packet, content):
-        """Decode ``content``, the content of the received packet ``packet``, and add the result to `total`."""
+        """Decode ``content``, the content of the packet ``packet`` that this rank has received, and add the result to
+        `total`."""
         begin, end = self.span(packet)
         accumulate(self.total[begin:end], content)
 
     def other_holders(self, packet: Packet) -> list[int]:
-        """Return the ranks, except the sender of ``packet``, that hold the block of which ``packet`` brings this rank
-        some elements."""
+        """Return the ranks, other than the sender of ``packet``, that hold the block of which ``packet`` brings this
+        rank some elements."""
         return []
 
     def brings(self, packet: Packet) -> tuple[int, int, int]:
-        """Return (block, begin, end): number of a block, and the range of the block's elements that this rank gets from
-        ``packet``."""
+        """Return (block, begin, end): the number of a block, and the range of this block's elements that this rank gets
+        from ``packet``."""
         return packet.blocks[0], *self.span(packet)
 
     def piece(self, block: int, begin: int, end: int, out):
-        """Write the elements ``begin`` to ``end`` of ``block``, a block of this rank, to the beginning of ``out``."""
+        """Write the elements ``begin`` to ``end`` of ``block``, a block that this rank holds, to the beginning of
+        ``out``."""
         out[: end - begin] = self.block_buffer(self.blocks.index(block))[begin:end]
 
     def make_packet(self, packet: Packet, piece):
-        """Turn ``piece``, the elements of a block that this rank gets from ``packet``, into the content of ``packet``,
-        in place. ``piece`` is as long as the packet."""
+        """Replace ``piece``, the elements of a block that this rank gets from ``packet``, by the content of ``packet``,
+        in place. The array ``piece`` is as long as the packet."""
 
     def add_up(self):
-        """Schedule, run on all ranks at once, that sets `total` to the sum of the blocks of all ranks. Each block is
-        counted once."""
+        """Generator (schedule), run on all ranks at once, that sets `total` to the sum of all blocks. A block that
+        several ranks hold is added to `total` only once."""
         self.add_own()
         yield from self.exchange(self.packets)
 
     def add_own(self):
-        """Set `total` to the sum of this rank's blocks."""
+        """Set `total` to the sum of the blocks that this rank has computed."""
         self.total.fill(0)
         for k in range(len(self.blocks)):
             accumulate(self.total, self.block_buffer(k))
 
     def exchange(self, packets: Iterable[Packet]):
-        """Schedule that sends and receives ``packets``, several at a time. The order of the packets must be equal on
-        all ranks.
+        """Generator (schedule) that sends and receives the packets ``packets``, several packets at a time. All ranks
+        must pass their packets in the same order, the order of the attribute `packets`.
 
-        No rank waits for ever. Consider the first packet in this order that has not arrived at all receivers: its
-        sender is sending the packet, and all its receivers are receiving the packet.
+        Because all ranks have the same order of packets, no rank waits for ever. To see this, consider the first packet
+        that has not arrived at all its receivers: its sender is sending it, and all its receivers are receiving it.
         """
         self.transport.next_round()
         under_way = deque()
@@ -223,13 +231,13 @@ class Scheme:
         self._spare.append(buffer)
 
     def timed(self, code: Callable, packet: Packet, content):
-        """Call ``code(packet, content)``, which encodes or decodes a packet, and add the duration of the call to
-        `coding_seconds`."""
+        """Call the method ``code(packet, content)``, which encodes or decodes ``packet``, and add the duration of the
+        call to `coding_seconds`."""
         began = self.clock()
         code(packet, content)
         self.coding_seconds += self.clock() - began
 
     def wrap(self, total, out):
-        """Write ``total``, a sum of blocks (int64), as int32 into ``out``, which this rank sends. Record in `overflow`
-        how many values are outside the range of int32."""
+        """Write ``total``, an int64 sum of blocks, as int32 into ``out``, the array that this rank sends. Record in
+        `overflow` how many values of ``total`` are outside the range of int32."""
         self.overflow = self.overflow.merged_with(self.fixed_point.wrap(total, out))

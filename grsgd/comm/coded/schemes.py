@@ -1,4 +1,5 @@
-"""The schemes of the algorithm `cssgd`, for code that chooses a scheme by its name."""
+"""The schemes (rules by which ranks exchange blocks of gradients) of the algorithm `cssgd`, for code that chooses a
+scheme by its name."""
 
 from grsgd.comm.coded.grouped import GroupedDirect, GroupedReduceScatter
 from grsgd.comm.coded.scheme import Scheme
@@ -10,4 +11,4 @@ SCHEMES: dict[str, type[Scheme]] = {
     "grouped-direct": GroupedDirect,
     "grouped-rs": GroupedReduceScatter,
 }
-"""Class of each scheme of the algorithm `cssgd`, by the scheme's name in the configuration."""
+"""Class of each scheme of the algorithm `cssgd`, by the scheme's name in the run file."""

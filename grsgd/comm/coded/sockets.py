@@ -14,21 +14,21 @@ from grsgd.errors import ConfigError
 
 SIOCGIFADDR, SIOCGIFMTU = 0x8915, 0x8921
 SO_RCVBUFFORCE = 33
-"""Number of the socket option SO_RCVBUFFORCE, which is like SO_RCVBUF, but lets a privileged process exceed the limit
-net.core.rmem_max."""
+"""Number of the socket option SO_RCVBUFFORCE, which sets the size of the receive buffer like SO_RCVBUF, but lets a
+privileged process exceed the limit net.core.rmem_max."""
 SO_TIMESTAMPNS = 35
 LOOPBACK = "127.0.0.1"
 MAX_MTU = 9000
-"""Number of bytes of the longest datagrams that ranks send, headers of IP included: the size of jumbo frames. `MAX_MTU`
-limits datagrams on the loopback interface of a host, which allows longer datagrams."""
+"""Number of bytes of the longest datagrams that ranks send, with headers of IP: the size of jumbo frames of Ethernet.
+The limit matters on the loopback interface of a host, which allows longer datagrams."""
 LARGEST = 65536
 
 
 class NoMulticast(ConfigError):
-    """Error raised if the ranks cannot reach each other by IP multicast.
+    """Error raised if the datagrams of some rank cannot reach another rank by IP multicast.
 
-    The error's message gives the reason and the allowed transports in one line. All ranks raise this error with the
-    same message.
+    The message of `NoMulticast` is one line: the reason, and the transports that the user can choose instead. All ranks
+    raise `NoMulticast` with the same message.
     """
 
     def __init__(self, why: str):
@@ -37,27 +37,29 @@ class NoMulticast(ConfigError):
 
 
 class Interface(NamedTuple):
-    """A network interface of this host. ``address``: IPv4 address. ``mtu``: number of bytes of the largest packet."""
+    """A network interface of this host. ``address``: IPv4 address. ``mtu``: number of bytes of the largest IP packet
+    that the interface can send."""
 
     address: str
     mtu: int
 
 
 class Sockets:
-    """Two sockets of a rank for IP multicast. The socket `common` receives datagrams to a multicast group. The socket
-    `own` sends datagrams, and receives datagrams to this rank alone.
+    """The two sockets by which a rank sends and receives datagrams for IP multicast. The socket `common` receives
+    datagrams that were sent to the multicast group. The socket `own` sends datagrams, and receives datagrams that were
+    sent to this rank's own address.
 
-    Raises OSError if the sockets cannot be opened.
+    The constructor raises OSError if the sockets cannot be opened.
 
     Parameters
     ----------
     interface
-        Network interface of both sockets.
+        Network interface of the host to which both sockets are bound.
     group, port
         Address of the multicast group, and port of its members.
     room
-        Bytes of unread datagrams that the kernel should keep. The attribute `room` is the number of bytes that the
-        kernel grants.
+        Bytes of unread datagrams that the kernel should keep at each socket. The attribute `room` is the number of
+        bytes that the kernel grants at each socket.
     """
 
     def __init__(self, interface: Interface, group: str, port: int, room: int):
@@ -67,12 +69,13 @@ class Sockets:
         self.common = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         try:
             here = socket.inet_aton(interface.address)
-            self.common.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # the ranks of a host use one port
+            self.common.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # all ranks of a host bind the same port
             self.common.bind(self.group)
             self.common.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, socket.inet_aton(group) + here)
             self.own.bind((interface.address, 0))
             self.own.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, here)
-            self.own.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 1)  # for receivers on this host
+            # multicast datagrams also reach receivers on this host
+            self.own.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 1)
             self.own.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, 1)
             self.make_room(room)
             for each in (self.own, self.common):
@@ -84,18 +87,18 @@ class Sockets:
             raise
 
     def make_room(self, nbytes: int):
-        """Ask the kernel to keep up to ``nbytes`` bytes of unread datagrams at each socket. Set `room` to the number of
-        bytes that the kernel grants."""
+        """Ask the kernel to keep up to ``nbytes`` bytes of unread datagrams at each of the two sockets. Set the
+        attribute `room` to the number of bytes that the kernel grants at each socket."""
         self.room = min(room_of(each, nbytes) for each in (self.own, self.common))
 
     @property
     def address(self) -> tuple[str, int]:
-        """Return the address and port to which other ranks send datagrams for this rank alone."""
+        """Return the address and port to which other ranks send datagrams that are meant only for this rank."""
         return self.own.getsockname()
 
     def send(self, head: bytes, content, address: tuple[str, int]) -> bool:
-        """Send the datagram that consists of ``head`` and ``content``. Return False if the socket had no room for the
-        datagram. Raises OSError for other failures."""
+        """Send the datagram that consists of ``head`` and ``content`` to ``address``. Return False if the socket's
+        buffer had no space for the datagram. Raises OSError if the datagram cannot be sent for another reason."""
         try:
             self.own.sendmsg([head, content], [], 0, address)
         except OSError as error:
@@ -105,19 +108,19 @@ class Sockets:
         return True
 
     def receive(self, buffer: memoryview) -> memoryview | None:
-        """Read the next datagram into ``buffer``. Return the view of ``buffer`` that holds the datagram, or None if no
-        datagram has arrived."""
-        for _ in range(2):  # read the sockets in turn, so that a flood at one socket does not delay the other socket
+        """Read the next datagram that has arrived at one of the two sockets into ``buffer``. Return the view of
+        ``buffer`` that holds the datagram, or None if no datagram has arrived."""
+        for _ in range(2):  # try the two sockets in turn, so that a flood at one socket does not delay the other socket
             self._turn = 1 - self._turn
             with suppress(BlockingIOError):
                 return buffer[: (self.own, self.common)[self._turn].recv_into(buffer)]
         return None
 
     def receive_stamped(self, buffer: memoryview) -> tuple[memoryview, float] | None:
-        """Read the next datagram to the group into ``buffer``. Return the datagram and the time in seconds when the
-        datagram arrived at this host, or None if no datagram has arrived.
+        """Read the next datagram that was sent to the multicast group into ``buffer``. Return the datagram and the time
+        in seconds at which it arrived at this host, or None if no datagram has arrived.
 
-        The kernel measures the time of arrival, because a busy rank may read a datagram much later.
+        The time of arrival comes from the kernel, because a busy rank may read a datagram much later than it arrived.
         """
         with suppress(BlockingIOError):
             nbytes, more, *_ = self.common.recvmsg_into([buffer], 256)
@@ -133,9 +136,10 @@ class Sockets:
 
 def room_of(one: socket.socket, nbytes: int) -> int:
     """Ask the kernel to keep up to ``nbytes`` bytes of unread datagrams at the socket ``one``. Return the number of
-    bytes that the kernel grants.
+    bytes of unread datagrams that the kernel grants.
 
-    Linux doubles the requested number, because a datagram needs up to twice its size in memory.
+    Linux reserves twice the requested number of bytes, because a datagram takes up to twice its size in the kernel's
+    memory.
     """
     one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, nbytes)
     with suppress(OSError):
@@ -144,12 +148,13 @@ def room_of(one: socket.socket, nbytes: int) -> int:
 
 
 def find_interface(wanted: str | None, others: list[str], group: tuple[str, int]) -> Interface:
-    """Return the network interface ``wanted`` of this host: the interface's name, its address, or its network such as
-    10.0.0.0/24.
+    """Return the network interface of this host that the user has chosen by ``wanted``: the interface's name, its
+    address, or its network such as 10.0.0.0/24.
 
-    If ``wanted`` is None and ``others`` is empty, return the loopback interface. If ``wanted`` is None and ``others``
-    has hosts, return the interface towards the first host to which a route leads. If no route leads to any of these
-    hosts, return the interface towards ``group``. Raises NoMulticast if this host has no fitting interface.
+    If ``wanted`` is None and ``others`` (the names of the other hosts) is empty, return the loopback interface. If
+    ``wanted`` is None and ``others`` contains hosts, return the interface of the route to the first of these hosts to
+    which a route leads. If no route leads to any host in ``others``, return the interface from which a route leads to
+    the multicast group ``group``. Raises NoMulticast if this host has no such network interface.
     """
     there = interfaces()
     if wanted is not None:
@@ -173,13 +178,13 @@ def lies_in(address: str, network: str) -> bool:
 
 
 def towards(place: tuple[str, int]) -> str | None:
-    """Return the IPv4 address of the network interface whose route leads to ``place``, a host or a multicast group.
-    Return None if no route leads to ``place``.
+    """Return the IPv4 address of the network interface from which a route leads to ``place``, the address and port of a
+    host or a multicast group. Return None if no route leads to ``place``.
 
-    The system looks up the name of a host.
+    If ``place`` contains the name of a host, the operating system looks up its address.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one, suppress(OSError):
-        one.connect(place)  # connect() finds a route, and sends no datagram
+        one.connect(place)  # connect() on a UDP socket only finds a route, and sends no datagram
         address = one.getsockname()[0]
         return None if address.startswith("127.") else address
     return None
@@ -200,7 +205,7 @@ def mtu_of(name: str) -> int:
 
 
 def asked(name: str, request: int) -> bytes:
-    """Return the kernel's answer to ``request``, the number of an ioctl call, for the network interface ``name``.
-    Raises OSError if the kernel refuses the request."""
+    """Ask the kernel about the network interface ``name`` by the ioctl call with the number ``request``, and return the
+    kernel's answer. Raises OSError if the kernel cannot answer the request."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
         return fcntl.ioctl(one.fileno(), request, struct.pack("256s", name.encode()[:15]))

@@ -1,7 +1,7 @@
-"""Streams: this rank receives one message per step from each other rank in the background, although some ranks may be
-silent.
+"""Streams, by which this rank receives one message per step from each other rank in the background, although some ranks
+may be silent (send no messages).
 
-A schedule is a generator that yields each object it waits for.
+A schedule is a generator that yields each object (such as a request of a message) for which the schedule waits.
 """
 
 import threading
@@ -16,43 +16,48 @@ from grsgd.comm.communicator import Communicator, LostRank
 from grsgd.comm.pollables import Until
 
 AHEAD = 1
-"""Number of steps after the present step for which this rank already receives messages. Messages for later steps wait
-on their senders."""
+"""Number of steps by which a message that this rank receives may be ahead of this rank's present step. Messages for
+steps further ahead wait on the sending ranks until this rank has gone on."""
 
 
 class HeaderKind(IntEnum):
-    """Meaning of a header. A header is a message that is sent before the content of a step, or without content."""
+    """Kind of a header. A header is an int64 message that is sent before the content of a step's message, or without a
+    content."""
 
     STEP = 0
-    """The sender sends the content of its message for a step after this header."""
+    """STEP: after this header, the sender sends the content of its message for a step."""
     LEFT_BEHIND = 1
-    """The sender sends no more messages to the receiver, because the receiver is too many steps behind."""
+    """LEFT_BEHIND: after this header, the sender sends no more messages to the receiver, because the receiver is too
+    many steps behind."""
     GONE = 2
-    """The sender has stopped training, because other ranks have left it behind."""
+    """GONE: the sender of this header has stopped training, because other ranks have left it behind."""
     FINISHED = 3
-    """The sender has taken its last step."""
+    """FINISHED: the sender of this header has taken its last training step."""
     PROPOSAL = 4
-    """The sender proposes to end the run without the ranks that the header names."""
+    """PROPOSAL: the sender of this header proposes to end the run without the ranks that the header names."""
     AGREED = 5
-    """The sender agrees to the receiver's proposal."""
+    """AGREED: the sender of this header agrees to the proposal of the receiver."""
     DECISION = 6
-    """The ranks have decided to end the run without the ranks that the header names."""
+    """DECISION: the ranks have decided to end the run without the ranks that this header names."""
     LAST = 7
-    """The sender sends no message after this header."""
+    """LAST: the sender sends no message to the receiver after this header."""
     WITHDRAWN = 8
-    """The sender withdraws its proposal and makes no other proposal, because a lower rank has finished."""
+    """WITHDRAWN: the sender of this header withdraws its proposal and makes no other proposal, because a lower rank has
+    finished its last step."""
 
 
 FIXED = 4
-"""Number of elements at the beginning of each header, before the header's values.
+"""Number of fixed elements at the beginning of each header, before the values that depend on the kind of the header.
 
-The first two elements are the kind of the header and the step. The third element is 1 if the sender made the content
-from other ranks' messages. The fourth element is the last step for which the sender has sent a message.
+The first two fixed elements of a header are its kind and the number of the step. The third fixed element of a header is
+1 if the sender computed its message from the messages of other ranks, and not from its own blocks. The fourth fixed
+element of a header is the last step for which the sender has sent a message.
 """
 
 
 def header(size: int, word: HeaderKind, step: int = 0, is_made: bool = False, values=()) -> np.ndarray:
-    """Return a header with ``values``, padded with zeros to ``size`` values: int64 of shape [`FIXED` + size]."""
+    """Return a header (int64 of shape [`FIXED` + size]) with the given fixed elements and with ``values``, padded with
+    zeros to ``size`` values."""
     numbers = np.zeros(FIXED + size, np.int64)
     numbers[:FIXED] = word, step, is_made, step
     numbers[FIXED : FIXED + len(values)] = values
@@ -60,14 +65,15 @@ def header(size: int, word: HeaderKind, step: int = 0, is_made: bool = False, va
 
 
 class Streams:
-    """Receiver of the messages of all other ranks to this rank.
+    """Object by which this rank receives the messages of all other ranks.
 
     Parameters
     ----------
     comm
-        Communicator that carries the messages. Headers and contents of messages have different tags.
+        Communicator that carries the messages. The header and the content of a message have different tags.
     values
-        Number of values in each header.
+        Number of values in each header, after the fixed elements.
+
     row
         ``row(source, step)`` returns the memory for the content of the message of rank ``source`` for ``step``. The
         memory is in use until ``step`` is over, and is used again for ``step`` + `AHEAD` + 1.
@@ -85,21 +91,23 @@ class Streams:
         self.announced_step = announced_step
         self.comm, self.values, self.row = comm, values, row
         self.step = 0
-        """Number of the present step."""
+        """Number of this rank's present training step."""
         self.newest = {rank: -1 for rank in range(comm.size) if rank != comm.rank}
-        """Last step for which each other rank has a message, as far as this rank knows."""
+        """Last step for which each other rank has announced to this rank that it has a message."""
         self.said: dict[HeaderKind, dict[int, np.ndarray]] = defaultdict(dict)
-        """The values in received headers of all kinds except STEP, by kind of the header and sending rank."""
+        """The values of the headers that this rank has received, of all kinds except STEP, by kind of the header and
+        sending rank."""
         self.heard = 0
-        """Number of received headers of all kinds except STEP, plus the number of ranks in `dead`."""
+        """Number of headers that this rank has received, of all kinds except STEP, plus the number of ranks in
+        `dead`."""
         self.dead: set[int] = set()
-        """Ranks whose processes have died."""
+        """Ranks whose processes are known to have died."""
         self._arrived: dict[int, list[int]] = defaultdict(list)
         self._lock = threading.Lock()
 
     def receive(self, source: int):
-        """Background schedule that receives the messages of rank ``source``, until the header LAST of ``source``
-        arrives or the process of ``source`` has died."""
+        """Generator (schedule), run in the background, that receives the messages of rank ``source``, until the header
+        LAST of ``source`` arrives or the process of ``source`` has died."""
         try:
             yield from self._receive(source)
         except LostRank:
@@ -125,8 +133,8 @@ class Streams:
                     return
 
     def take(self, source: int, step: int):
-        """Record that the message of rank ``source`` for ``step`` has arrived. A message for a step that is over is
-        ignored."""
+        """Record that the message which rank ``source`` has sent for ``step`` has arrived. If this rank has already
+        ended ``step``, the message is ignored."""
         with self._lock:
             if step >= self.step:
                 self._arrived[step].append(source)
@@ -142,12 +150,11 @@ class Streams:
             return len(self._arrived.get(self.step, ()))
 
     def announced(self) -> int:
-        """Return the number of other ranks that are known to have a message for the present step or for a later
-        step."""
+        """Return the number of other ranks that have announced a message for the present step or for a later step."""
         return sum(newest >= self.step for newest in self.newest.values())
 
     def go_on(self):
-        """End the present step, forget its messages, and begin the next step."""
+        """End the present step, discard the step's messages, and begin the next step."""
         with self._lock:
             self._arrived.pop(self.step)
             self.step += 1

@@ -1,7 +1,8 @@
-"""Two schemes in which every subset of r ranks computes one block (the gradient of a set of samples). `Coded` sends
-coded packets, as in CSSGD, and `Uncoded` sends slices of blocks.
+"""Two schemes in which every subset of r ranks computes one block (the gradient of a set of samples): `Coded` and
+`Uncoded`. In the scheme `Coded`, ranks send coded packets, as in CSSGD, and in the scheme `Uncoded`, ranks send slices
+of blocks.
 
-Source: Li, Xie, Mao, Xu, Zhu, Zhang 2021 (CSSGD).
+Source: Li, Xie, Mao, Xu, Zhu, Zhang 2021, the paper on CSSGD.
 """
 
 from collections.abc import Callable
@@ -16,11 +17,11 @@ from grsgd.comm.coded.scheme import Scheme
 
 
 class Coded(Scheme):
-    """The coded scheme of CSSGD: every packet is the sum of r slices of r different blocks. Each receiver of a packet
-    holds r-1 of these blocks, and decodes the slice of the block that the receiver lacks.
+    """The coded scheme of CSSGD, in which every packet is the sum of r slices of r different blocks. Each receiver of a
+    packet holds r-1 of the packet's r blocks, and decodes the slice of the block that it lacks.
 
-    ``enumeration``: "groups" for a list of packets without repetitions, or "paper" for the list of the paper's
-    Algorithm 3, in which packets are repeated (see `coding.plan`).
+    ``enumeration``: "groups" for a list of packets in which no slice is sent twice, or "paper" for the list of the
+    paper's Algorithm 3, in which packets are repeated (see `coding.plan`).
     """
 
     def __init__(
@@ -80,8 +81,8 @@ class Coded(Scheme):
 
 
 class Uncoded(Scheme):
-    """The placement of blocks of `Coded`, without coded packets. Each of the r ranks that hold a block sends one slice
-    of the block to all ranks that lack the block."""
+    """A scheme in which ranks hold the same blocks as in `Coded`, but exchange slices of blocks without coding. Each of
+    the r ranks that hold a block sends a different slice of the block to all ranks that lack the block."""
 
     def assign_blocks(self):
         placement = subset_placement(self.n, self.r)

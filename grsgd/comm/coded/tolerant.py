@@ -1,7 +1,8 @@
-"""`TolerantSum`, the scheme in which ranks get the sum of all blocks of a gradient without waiting for silent ranks.
-The module `coding.tolerant` describes the gradient code.
+"""`TolerantSum`, the scheme in which ranks compute the sum of all blocks of a gradient without waiting for silent ranks
+(ranks that send no messages). The module `coding.tolerant` describes the code by which the sum is computed from the
+messages of some ranks.
 
-A schedule is a generator that yields each object it waits for.
+A schedule is a generator that yields each object (such as a request of a message) for which the schedule waits.
 """
 
 import math
@@ -25,23 +26,24 @@ from grsgd.comm.pollables import Delay, Until
 from grsgd.text import ranks_in_words
 
 LAG_BYTES = 256 * 2**20
-"""Total size in bytes of the messages that a rank keeps for another rank that is some steps behind. The messages of at
-least `MIN_LAG` and at most `MAX_LAG` steps are kept, unless ``lag`` is given."""
+"""Total size in bytes of the messages that a rank stores for another rank that is some steps behind. If the parameter
+``lag`` is not given, a rank stores the messages of as many steps as fit into `LAG_BYTES`, but of at least `MIN_LAG` and
+at most `MAX_LAG` steps."""
 MIN_LAG, MAX_LAG = 8, 1000
 NEWS = 1 / 16
-"""Longest time for which a rank that is behind waits for headers from other ranks, as a share of the time in which the
-rank computes its blocks."""
+"""Longest time for which a rank that was late in the last step waits for headers, as a fraction of the time in which it
+computes its blocks."""
 
 
 class TolerantSum(Scheme):
-    """One rank's part of a scheme in which a step ends as soon as the messages of any n - ``silent`` ranks have
+    """One rank's state in a scheme in which a step ends as soon as the messages of any n - ``silent`` ranks have
     arrived.
 
-    If enough messages of other ranks have arrived before a rank has computed its blocks (`is_over`), the late rank
-    takes the step without computing its blocks. The late rank makes its own message from the messages of other ranks,
-    and sends its message to the ranks that may still need it. So each rank that is not silent sends a message in each
-    step, and no step waits for a silent rank. Messages wait in `Queues` until their receiver takes them. If a receiver
-    is more than ``lag`` steps behind, the other ranks send no more messages to the receiver (`is_left_behind`).
+    If a rank has received enough messages before it has computed its blocks (`is_over`), it takes the step without
+    computing its blocks. A rank that has not computed its blocks computes its message from the messages of other ranks,
+    and sends it to the ranks that may still need it. Therefore each rank that is not silent sends a message in each
+    step, and no step waits for a silent rank. Messages wait in `Queues` until the receiving rank receives them. If a
+    receiving rank is more than ``lag`` steps behind, the other ranks send it no more messages (`is_left_behind`).
 
     Parameters
     ----------
@@ -78,7 +80,8 @@ class TolerantSum(Scheme):
         self.message_length = self.code.length(length)
         self.bounds = self.code.bounds(length)
         self.rows = empty((AHEAD + 1) * n * self.message_length, "int32")
-        """Memory for received messages: `AHEAD` + 1 messages per rank, each for another step."""
+        """Memory for the messages that this rank receives: `AHEAD` + 1 messages per sending rank, each for another
+        step."""
         self.lag = lag or max(MIN_LAG, min(MAX_LAG, LAG_BYTES // max(4 * self.message_length, 1)))
         values = max(n, r)
         self.streams = Streams(comm, values, self.row, self._compare)
@@ -86,11 +89,11 @@ class TolerantSum(Scheme):
         farewell = header(values, HeaderKind.LEFT_BEHIND)
         self.queues = Queues(comm, self.lag, partial(empty, self.message_length, "int32"), farewell)
         self.own_seconds = self._began = 0.0
-        """`own_seconds`: seconds from the beginning of a step to the sending of this rank's message, in the last step
-        in which this rank computed its blocks. `_began`: time at which the present step began."""
+        """`own_seconds`: seconds from the beginning of a step until this rank sent its message, in the last step in
+        which this rank computed its blocks. `_began`: time in seconds at which the present step began."""
         self.used = np.zeros(n, np.int64)
-        """Number of steps whose sum this rank has decoded with the message of rank i, for each rank i: int64 of shape
-        [n]."""
+        """Number of steps, for each rank i, in which this rank has decoded the sum of all blocks with the message of
+        rank i: int64 of shape [n]."""
         self.made = 0
         """Number of steps that this rank has taken without computing its blocks."""
 
@@ -113,11 +116,13 @@ class TolerantSum(Scheme):
             self._sending = self.driver.start(self._send_queued())
 
     def _send_queued(self):
-        """Background schedule that sends the messages in `queues` to other ranks, until `close` has ended."""
+        """Generator (schedule), run in the background, that sends the messages in `queues` to other ranks, until
+        `close` has ended."""
         yield Until(lambda: self.queues.move() and self._is_closed, "messages to other ranks")
 
     def row(self, source: int, step: int):
-        """Return the memory for the message of rank ``source`` for ``step``: int32 of shape [message_length]."""
+        """Return the memory for the message that rank ``source`` sends for ``step``: int32 of shape
+        [message_length]."""
         begin = self._place(source, step)
         return self.rows[begin : begin + self.message_length]
 
@@ -128,18 +133,18 @@ class TolerantSum(Scheme):
 
     @property
     def is_over(self) -> bool:
-        """Return whether messages of enough other ranks have arrived, so that this rank can decode the sum of all
-        blocks for the present step."""
+        """Return True if enough messages of other ranks have arrived that this rank can decode the sum of all blocks
+        for the present step."""
         return self.streams.count() >= self.code.needed
 
     def look(self):
-        """Schedule, run at the beginning of each step, that sets `needs_no_blocks`. If enough other ranks already have
-        a message for the present step, the schedule waits for these messages.
+        """Generator (schedule), run at the beginning of each step, that sets `needs_no_blocks`. If enough other ranks
+        have announced a message for the present step, the schedule waits for these messages.
 
-        The schedule waits at most as long as this rank needs to compute its blocks, because some of the other ranks may
-        have fallen silent.
+        The schedule waits at most as long as this rank needs to compute its blocks, because some ranks that have
+        announced messages may have fallen silent.
         """
-        if self.needs_no_blocks:  # this rank was late in the last step
+        if self.needs_no_blocks:  # this rank took the last step without computing its blocks
             yield from self._wait(lambda: self.is_over or self._is_announced, NEWS * self.own_seconds)
         if self._is_announced:
             yield from self._wait(lambda: self.is_over, self.own_seconds)
@@ -148,17 +153,18 @@ class TolerantSum(Scheme):
 
     @property
     def _is_announced(self) -> bool:
-        """Return whether enough other ranks are known to have messages for the present step."""
+        """Return True if enough other ranks have announced a message for the present step or a later step."""
         return self.streams.announced() >= self.code.needed
 
     def _wait(self, is_true: Callable[[], bool], seconds: float):
-        """Schedule that waits until ``is_true()`` returns True, but at most ``seconds`` seconds."""
+        """Generator (schedule) that waits until ``is_true()`` returns True, but at most ``seconds`` seconds."""
         if seconds and not is_true():
             alarm = self.driver.start(watch_the_clock(seconds))
             yield Until(lambda: is_true() or alarm.Test(), "messages to or from ranks that may be silent")
 
     def add_up(self):
-        """Schedule that sets `total` to the sum of all ranks' blocks, unless this rank `is_left_behind`."""
+        """Generator (schedule) that sets `total` to the sum of the blocks of all ranks, unless this rank
+        `is_left_behind`."""
         step = self.streams.step
         if not self.needs_no_blocks:
             self.own_seconds = self.driver.clock() - self._began
@@ -193,8 +199,8 @@ class TolerantSum(Scheme):
         self.streams.take(self.rank, step)
 
     def _send_made(self, step: int, senders: tuple[int, ...]):
-        """Make this rank's message from other ranks' messages. Send the message to the ranks that may not have enough
-        messages to end the step."""
+        """Compute this rank's message for ``step`` from the messages of the ranks ``senders``. Send the message to all
+        ranks that may lack messages to end the step."""
         if receivers := self._in_need(step):
             buffer = self.queues.take_buffer()
             factors = self.code.repeating(senders, self.rank)
@@ -202,7 +208,7 @@ class TolerantSum(Scheme):
             self.queues.send(header(self.streams.values, HeaderKind.STEP, step, is_made=True), buffer, receivers)
 
     def _in_need(self, step: int) -> list[int]:
-        """Return the ranks that may not have ended ``step``, because they have announced no message for a later
+        """Return the ranks that may not have ended ``step``, because they have not announced a message for a later
         step."""
         return [rank for rank in self.queues.others if self.streams.newest[rank] <= step]
 
@@ -212,32 +218,32 @@ class TolerantSum(Scheme):
             self._combine(step, senders, factors[part], self.total[begin:end])
 
     def _combine(self, step: int, senders: tuple[int, ...], factors: np.ndarray, out):
-        """Write into ``out`` the sum of the messages of ``senders``, each multiplied by its element of ``factors``. If
+        """Write the sum of the messages of ``senders``, each multiplied by its element of ``factors``, into ``out``. If
         ``out`` is shorter than a message, only the first elements of the sum are computed."""
         places = np.array([self._place(sender, step) for sender in senders])
         kernels(self.rows).combine(self.rows, places, np.full(len(senders), out.size), factors, out)
 
     def _compare(self, source: int, step: int, numbers: np.ndarray):
-        """Compare the fingerprints of the blocks of rank ``source`` with the fingerprints from other ranks. Raise
-        UnequalBlocks if one block has two different fingerprints."""
-        if not numbers[2]:  # a header of a message that was made from other ranks' messages has no fingerprints
+        """Compare the fingerprints of the blocks that rank ``source`` has computed with the fingerprints from other
+        ranks. Raise UnequalBlocks if two ranks have different fingerprints of one block."""
+        if not numbers[2]:  # the header of a message that was computed from other ranks' messages has no fingerprints
             prints = numbers[FIXED : FIXED + self.r].tolist()
             self.fingerprints.compare(step, source, dict(zip(self.code.placement.blocks(source), prints, strict=True)))
 
     @property
     def is_left_behind(self) -> bool:
-        """Return whether other ranks have left this rank behind, and this rank can no longer get enough messages to end
-        a step."""
+        """Return True if other ranks have left this rank behind, and this rank can therefore no longer get enough
+        messages to end a step."""
         return self._without(self.streams.said[HeaderKind.LEFT_BEHIND].keys()) < self.code.needed
 
     def _without(self, ranks) -> int:
-        """Return how many messages for the present step have arrived or can still arrive, if ``ranks`` send no more
-        messages."""
+        """Return how many messages for the present step have arrived or can still arrive, if the ranks ``ranks`` send
+        no more messages."""
         step = self.streams.step
         return len((set(range(self.n)) - set(ranks)) | set(self.streams.arrived(step)))
 
     def check_lost(self):
-        """Raise SilentRanks if too many ranks have died or given up, and a step can no longer end."""
+        """Raise SilentRanks if too many ranks have died or given up for this rank to end a step."""
         gone = self.streams.dead | self.streams.said[HeaderKind.GONE].keys()
         if self._without(gone) < self.code.needed and not self.is_left_behind:
             lost = ranks_in_words(sorted(gone))
@@ -246,8 +252,8 @@ class TolerantSum(Scheme):
     # ---- the end
 
     def close(self):
-        """Schedule, run after the last step, in which the ranks agree on the ranks that are left behind. The schedule
-        receives the messages under way, and sets `lost`."""
+        """Generator (schedule), run after the last step, in which the ranks agree on the ranks that they leave behind.
+        The schedule also receives the messages that are still under way, and sets the attribute `lost`."""
         parting = Parting(self.queues, self.streams, self.driver, self.silent, self.patience)
         if self.is_left_behind:
             yield from parting.give_up()
@@ -266,13 +272,13 @@ class TolerantSum(Scheme):
 
 
 def watch_the_clock(seconds: float):
-    """Background schedule that ends after ``seconds`` seconds."""
+    """Generator (schedule), run in the background, that ends after ``seconds`` seconds."""
     yield Delay(seconds)
 
 
 class StepEnd:
-    """A pollable whose ``Test()`` returns True when the present step of ``scheme`` can end. The text of this object,
-    for error messages, names the silent ranks."""
+    """A pollable whose ``Test()`` returns True when the present step of ``scheme`` can end. The string of a `StepEnd`,
+    which appears in error messages, names the silent ranks."""
 
     def __init__(self, scheme: TolerantSum):
         self.scheme = scheme

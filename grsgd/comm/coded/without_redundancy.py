@@ -1,7 +1,8 @@
-"""Two schemes in which one rank computes each block (the gradient of a set of samples). In `PerBlock`, each rank sends
-its blocks one by one. In `LocalSum`, each rank sends the sum of its blocks.
+"""Two schemes without redundancy, in which each block (the gradient of a set of samples) is computed by only one rank.
+In the scheme `PerBlock`, each rank sends each of its blocks to all other ranks. In the scheme `LocalSum`, each rank
+sends the sum of its blocks to all other ranks.
 
-Source of `PerBlock`: Li, Xie, Mao, Xu, Zhu, Zhang 2021 (CSSGD).
+Source of the scheme `PerBlock`: Li, Xie, Mao, Xu, Zhu, Zhang 2021, the paper on CSSGD.
 """
 
 from coding.partition import bounds
@@ -11,8 +12,8 @@ from grsgd.comm.coded.scheme import Scheme
 
 
 class PerBlock(Scheme):
-    """A scheme without redundancy: each rank gets some of the C(n, r) blocks, and sends each of its blocks separately
-    to all other ranks."""
+    """A scheme without redundancy: the C(n, r) blocks are divided among the ranks, and each rank sends each of its
+    blocks separately to all other ranks."""
 
     def assign_blocks(self):
         self.num_blocks = len(subset_placement(self.n, self.r).holders)
@@ -36,8 +37,8 @@ class PerBlock(Scheme):
 
 
 class LocalSum(PerBlock):
-    """Plain synchronous SGD: ranks get blocks of samples as in `PerBlock`, and each rank sends the sum of its blocks'
-    gradients to all other ranks."""
+    """A scheme that equals plain synchronous SGD: ranks compute the same blocks as in `PerBlock`, and each rank sends
+    the sum of its blocks to all other ranks."""
 
     sends_sums = True
 
@@ -50,13 +51,13 @@ class LocalSum(PerBlock):
 
     def add_up(self):
         self.local = self.block_buffer(0) if self.blocks else self.empty(self.length, "int32")
-        if len(self.blocks) != 1:  # the sum of one block is the block itself
+        if len(self.blocks) != 1:  # if this rank has one block, the block itself is the sum
             self.add_own()
             self.wrap(self.total, self.local)
         if self.n == 1:
             self.total = self.local
             return
-        self.total[:] = self.local  # all other ranks receive the values in `self.local`
+        self.total[:] = self.local  # add the int32 values in `self.local`, which all other ranks receive
         yield from self.exchange(self.packets)
 
     def source(self, packet):

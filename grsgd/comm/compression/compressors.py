@@ -1,5 +1,5 @@
-"""Compressors, which encode a vector of d values as a payload of fewer bytes. The sender encodes a vector, and the
-receivers decode the payload.
+"""Compressors, which encode a vector of d values as a payload (array of bytes) that is shorter than the vector. The
+sender encodes a vector as a payload, and the receivers decode the payload.
 
 | name     | payload of d values                          | source                                             |
 |----------|----------------------------------------------|----------------------------------------------------|
@@ -10,9 +10,9 @@ receivers decode the payload.
 | int4     | d/2 bytes, a float32 per 1024 values         | QSGD                                               |
 | sign     | d/8 bytes, a float32 per 1024 values         | Karimireddy, Rebjock, Stich, Jaggi 2019            |
 
-The number k of sent values is the option ``ratio`` times d, rounded, but at least 1. Vectors of float32 and float64 on
-the CPU have compiled loops (`grsgd.comm.compression.loops`). Other vectors are compressed by torch on their own device,
-with the same results.
+The number k of values that top-k and random-k send is the option ``ratio`` times d, rounded, but at least 1. Vectors of
+float32 and float64 on the CPU are compressed by compiled loops (`grsgd.comm.compression.loops`). Vectors of other
+dtypes or on a GPU are compressed by torch on their own device, with the same results.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from grsgd.seeding import Purpose, generator
 torch = LazyModule("torch")
 
 BLOCK = 1024
-"""Number of consecutive values in a block. The compressors int8, int4 and sign send one scale (a factor) per block."""
+"""Number of successive values in a block. The compressors int8, int4 and sign send one scale factor per block."""
 
 
 Kind = Literal["none", "top-k", "random-k", "int8", "int4", "sign"]
@@ -37,7 +37,7 @@ RATIO = 0.01
 
 
 class CompressionOptions(BaseModel):
-    """Options of algorithms that compress the vectors that they send."""
+    """Options of algorithms that compress the vectors that ranks send."""
 
     compression: Kind | None = Field(
         None, description="compression of sent vectors: the k largest values, k random values, or all values rounded"
@@ -55,13 +55,13 @@ class CompressionOptions(BaseModel):
 
     @property
     def compresses(self) -> bool:
-        """Return whether the option ``compression`` chooses a compressor that changes values."""
+        """Return True if the option ``compression`` chooses a compressor that changes the values that ranks send."""
         return self.compression not in (None, "none")
 
 
 class RoundingOptions(BaseModel):
-    """Options of algorithms that send whole models. An algorithm that sends whole models can round values, but can
-    leave out no value."""
+    """Options of algorithms that send the parameter vectors of whole models. An algorithm that sends whole models can
+    round the values, but can leave no value out."""
 
     compression: Literal["none", "int8", "int4"] | None = Field(
         None, description="compression of sent models: rounded values"
@@ -69,12 +69,12 @@ class RoundingOptions(BaseModel):
 
     @property
     def compresses(self) -> bool:
-        """Return whether the option ``compression`` chooses a compressor that rounds values."""
+        """Return True if the option ``compression`` chooses a compressor that rounds the values that ranks send."""
         return self.compression not in (None, "none")
 
 
 class Compressor:
-    """Base class of compressors: a conversion of vectors of one length into payloads, and back.
+    """Base class of compressors, which encode vectors of one length as payloads, and decode the payloads.
 
     Parameters
     ----------
@@ -87,40 +87,40 @@ class Compressor:
     """
 
     nbytes: int
-    """Number of bytes of a payload. The receiver needs only the payload to decode the vector."""
+    """Number of bytes of the payload of one vector. A receiver needs only the payload to decode the vector."""
 
     def __init__(self, size: int, dtype: torch.dtype, device: torch.device):
         self.size, self.dtype, self.device = size, dtype, device
 
     def payload(self) -> Flat:
-        """Return new memory for a payload: uint8 of shape [``nbytes``]."""
+        """Return newly allocated memory for a payload: uint8 of shape [``nbytes``]."""
         return Flat.zeros(self.nbytes, torch.uint8, self.device)
 
     def encode(self, x: torch.Tensor, payload: torch.Tensor, key: tuple[int, ...]):
-        """Write the compressed vector ``x`` into ``payload``. ``key``: (seed, rank, step), on which random numbers
-        depend."""
+        """Compress the vector ``x``, and write the result into ``payload``. ``key``: the integers (seed, rank, step)
+        from which the random numbers of the compressor are derived."""
         raise NotImplementedError
 
     def encode_difference(
         self, x: torch.Tensor, y: torch.Tensor, payload: torch.Tensor, key: tuple[int, ...], scratch: torch.Tensor
     ):
-        """Write the compressed vector ``x - y`` into ``payload``. ``key``: (seed, rank, step), on which random numbers
-        depend.
+        """Compress the vector ``x - y``, and write the result into ``payload``. ``key``: the integers (seed, rank,
+        step) from which the random numbers of the compressor are derived.
 
-        ``scratch`` has the length of ``x``, and may be ``x`` itself. After the call, the content of ``scratch`` is
-        undefined.
+        ``scratch`` is a vector of the length of ``x``, and may be ``x`` itself. The method overwrites ``scratch`` with
+        meaningless values.
         """
         self.encode(torch.sub(x, y, out=scratch), payload, key)
 
     def decode(self, payload: torch.Tensor, out: torch.Tensor):
-        """Set ``out`` to the vector that the receiver decodes from ``payload``."""
+        """Set ``out`` to the vector that a receiver decodes from ``payload``."""
         raise NotImplementedError
 
     def add(self, payload: torch.Tensor, sums: list[tuple[float, torch.Tensor]], scratch: torch.Tensor):
-        """Decode ``payload``, and add the vector to each tensor in ``sums``, multiplied by the tensor's weight.
+        """Decode ``payload``, and add the vector, times each tensor's weight, to each tensor in ``sums``.
         ``sums``: pairs (weight, tensor).
 
-        ``scratch`` has the length of the vector. After the call, the content of ``scratch`` is undefined.
+        ``scratch`` has the length of the decoded vector. The method overwrites ``scratch`` with meaningless values.
         """
         self.decode(payload, scratch)
         for weight, tensor in sums:
@@ -128,8 +128,8 @@ class Compressor:
 
 
 class SomeValues(Compressor):
-    """Base class of compressors that send some values of a vector, unchanged. The receiver decodes a vector in which
-    all other values are 0."""
+    """Base class of compressors that send some values of a vector, without rounding them. In the vector that a receiver
+    decodes, the values that were not sent are 0."""
 
     def parts(self, payload: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the values in ``payload``, and the indices of these values in the vector."""
@@ -151,7 +151,7 @@ class SomeValues(Compressor):
 
 
 class Whole(Compressor):
-    """Compressor that sends all values of a vector, unchanged."""
+    """Compressor that sends all values of a vector, without rounding them."""
 
     def __init__(self, size, dtype, device):
         super().__init__(size, dtype, device)
@@ -165,8 +165,8 @@ class Whole(Compressor):
 
 
 class TopK(SomeValues):
-    """Compressor that sends the k values of the largest magnitude and their indices. If k = d, the receiver decodes the
-    whole vector."""
+    """Compressor that sends the k values of a vector with the largest magnitudes, and their indices. If k is the length
+    of the vector, the receiver decodes the whole vector."""
 
     def __init__(self, size, dtype, device, ratio: float):
         super().__init__(size, dtype, device)
@@ -176,8 +176,8 @@ class TopK(SomeValues):
         self.nbytes = (dtype.itemsize + 4) * self.k
 
     def parts(self, payload: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return views of the values in ``payload`` and of the indices of these values. The payload begins with the
-        wider of the two dtypes, so that values and indices are aligned."""
+        """Return views of ``payload``: the values, and the indices of these values in the vector. The payload begins
+        with the array (values or indices) of wider elements, so that both arrays are aligned in memory."""
         if self.dtype.itemsize < 4:
             return payload[4 * self.k :].view(self.dtype), payload[: 4 * self.k].view(torch.int32)
         end = self.dtype.itemsize * self.k
@@ -200,11 +200,11 @@ class TopK(SomeValues):
 
 
 class RandomK(SomeValues):
-    """Compressor that sends the values at k random indices. Sender and receiver draw the same indices from one seed,
-    which is sent with the values.
+    """Compressor that sends the values of a vector at k random indices. Sender and receivers draw the same indices from
+    one random seed, which is sent with the values.
 
     The vector is divided into k equal parts, and one index is drawn from each part. The boundaries of the parts are
-    shifted at random, so all indices are equally likely.
+    shifted at random, so that all indices are equally likely.
     """
 
     def __init__(self, size, dtype, device, ratio: float):
@@ -221,7 +221,7 @@ class RandomK(SomeValues):
         return payload[8:].view(self.dtype), self.places(payload)
 
     def places(self, payload) -> torch.Tensor:
-        """Return the indices in the vector of the values in ``payload``: int64 of shape [k]."""
+        """Return the indices, in the vector, of the values that ``payload`` contains: int64 of shape [k]."""
         if payload.is_meta or not self.size:
             return torch.zeros(self.k, dtype=torch.int64, device=payload.device)
         random = generator(Purpose.COMPRESSION, int(payload[:8].view(torch.int64)))
@@ -231,8 +231,8 @@ class RandomK(SomeValues):
 
 
 class InBlocks(Compressor):
-    """Base class of compressors that send a code of a few bits per value, and a scale (a factor) per block of values.
-    The decoded value is a whole number, given by the code, times the scale of the value's block."""
+    """Base class of compressors that send a code of a few bits per value, and a scale factor per block of values. The
+    decoded value is a whole number that the code represents, times the scale factor of the value's block."""
 
     bits: int
 
@@ -244,27 +244,27 @@ class InBlocks(Compressor):
         self.nbytes = 4 * self.blocks + self.code_bytes
 
     def rows(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the values of ``x`` in the shape [blocks, BLOCK], padded with zeros at the end."""
+        """Return the values of the vector ``x``, padded with zeros at the end, in the shape [blocks, BLOCK]."""
         return torch.nn.functional.pad(x, (0, self.padded - self.size)).view(self.blocks, BLOCK)
 
     def scales(self, payload: torch.Tensor) -> torch.Tensor:
-        """Return a view of the scales in ``payload``: float32 of shape [blocks]."""
+        """Return a view of the blocks' scale factors in ``payload``: float32 of shape [blocks]."""
         return payload[: 4 * self.blocks].view(torch.float32)
 
     def codes(self, payload: torch.Tensor) -> torch.Tensor:
-        """Return a view of the packed codes in ``payload``: uint8 of shape [code_bytes]."""
+        """Return a view of the packed codes of all values in ``payload``: uint8 of shape [code_bytes]."""
         return payload[4 * self.blocks :]
 
     def write(self, codes: torch.Tensor, payload: torch.Tensor):
-        """Pack ``codes``, uint8 below 2**bits of shape [blocks, BLOCK], into ``payload``. The first code in a byte is
-        in the lowest bits of the byte."""
+        """Pack ``codes``, an array of uint8 numbers below 2**bits of shape [blocks, BLOCK], into ``payload``. Each byte
+        of the payload contains its first code in its lowest bits."""
         each = 8 // self.bits
         shifts = torch.arange(each, device=codes.device, dtype=torch.uint8) * self.bits
         packed = (codes.view(-1, each) << shifts).sum(1, dtype=torch.uint8)
         self.codes(payload).copy_(packed[: self.code_bytes])
 
     def read(self, payload: torch.Tensor) -> torch.Tensor:
-        """Return the unpacked codes in ``payload``: uint8 of shape [blocks, BLOCK]."""
+        """Return the codes of all values in ``payload``, unpacked: uint8 of shape [blocks, BLOCK]."""
         each = 8 // self.bits
         shifts = torch.arange(each, device=payload.device, dtype=torch.uint8) * self.bits
         codes = (self.codes(payload)[:, None] >> shifts) & (2**self.bits - 1)
@@ -272,8 +272,8 @@ class InBlocks(Compressor):
 
 
 class Rounded(InBlocks):
-    """Base class of compressors that round each value to a multiple, from -L to L, of the scale of the value's block.
-    Values are rounded up or down at random, such that the expectation of the rounded value is the value."""
+    """Base class of compressors that round each value to a whole number, from -L to L, times its block's scale factor.
+    Values are rounded up or down at random, such that the expectation of a rounded value is the value itself."""
 
     def encode(self, x, payload, key):
         seed = int(generator(Purpose.COMPRESSION, *key).integers(2**32))
@@ -285,8 +285,8 @@ class Rounded(InBlocks):
         largest = rows.abs().amax(1).to(torch.float32)
         scales = largest / torch.full_like(largest, L)  # torch on a GPU computes `largest / L` as `largest * (1 / L)`
         self.scales(payload).copy_(scales)
-        # If the scale of a block is NaN, infinite or 0, the codes of the block do not matter, because every decoded
-        # value is not finite, or 0.
+        # If the scale factor of a block is NaN, infinite or 0, the codes of the block do not matter, because every
+        # decoded value is then NaN, infinite or 0, whatever its code.
         inverses = torch.where(scales > 0, scales, 1).to(torch.float64).reciprocal().to(x.dtype)
         multiples = torch.nan_to_num(rows * inverses[:, None])
         up = uniform(self.padded, x.device, seed).view_as(rows)
@@ -312,8 +312,8 @@ class Int4(Rounded):
 
 
 class Sign(InBlocks):
-    """Compressor that sends the sign of every value, and the mean magnitude of every block of values. The decoded value
-    is the sign times the mean magnitude of the value's block."""
+    """Compressor that sends the sign of every value of a vector, and the mean magnitude of every block of values. The
+    decoded value is the value's sign times the mean magnitude of the value's block."""
 
     bits = 1
 
@@ -349,13 +349,13 @@ def make_compressor(options: CompressionOptions, x: torch.Tensor) -> Compressor:
     """Return the compressor that ``options`` choose, for vectors with the length, dtype and device of ``x``."""
     cls = COMPRESSORS[options.compression or "none"]
     ratio = {"ratio": options.ratio or RATIO} if cls in (TopK, RandomK) else {}
-    if loops(x):  # compile the loops now, and not in the first training step
+    if loops(x):  # compile the loops now, so that the first training step takes no longer than later steps
         warm_up(cls(2, x.dtype, x.device, **ratio))
     return cls(x.numel(), x.dtype, x.device, **ratio)
 
 
 def payload_share(options: CompressionOptions) -> float:
-    """Return the size in bytes of a long vector's payload, as a share of the vector's size in float32."""
+    """Return the number of bytes of a long vector's payload, divided by the bytes of the float32 vector."""
     cls, size = COMPRESSORS[options.compression or "none"], 1000 * BLOCK
     ratio = {"ratio": options.ratio or RATIO} if cls in (TopK, RandomK) else {}
     return cls(size, torch.float32, torch.device("cpu"), **ratio).nbytes / (4 * size)
@@ -371,8 +371,8 @@ def warm_up(compressor: Compressor):
 
 
 def loops(x: torch.Tensor):
-    """Return the module of compiled loops if the loops can process ``x``, a contiguous tensor of float32 or float64 on
-    the CPU. Return None for other tensors."""
+    """Return the module of compiled loops if these loops can process ``x``, that is, if ``x`` is a contiguous tensor of
+    float32 or float64 on the CPU. If ``x`` is another tensor, return None."""
     if x.device.type != "cpu" or x.dtype not in (torch.float32, torch.float64) or not x.is_contiguous():
         return None
     from grsgd.comm.compression import loops as compression_cpu
@@ -381,7 +381,7 @@ def loops(x: torch.Tensor):
 
 
 def uniform(size: int, device: torch.device, seed: int) -> torch.Tensor:
-    """Return random numbers from 0 to 1 (float32 of shape [size]) that equal the results of `loops.uniform`."""
+    """Return the random numbers of `loops.uniform` for ``size`` elements: float32 from 0 to 1, of shape [size]."""
     h = torch.arange(size, dtype=torch.int32, device=device).bitwise_xor_(signed(seed))
     h.bitwise_xor_(shifted(h, 16)).mul_(0x7FEB352D)
     h.bitwise_xor_(shifted(h, 15)).mul_(signed(0x846CA68B))
@@ -395,5 +395,5 @@ def signed(bits: int) -> int:
 
 
 def shifted(h: torch.Tensor, by: int) -> torch.Tensor:
-    """Return ``h`` (int32) with the bits of each number shifted to the right by ``by`` bits, and zeros shifted in."""
+    """Return the int32 numbers ``h``, shifted to the right by ``by`` bits, with zeros as the highest bits."""
     return h.bitwise_right_shift(by).bitwise_and_(2 ** (32 - by) - 1)

@@ -1,7 +1,7 @@
-"""Loops of the compressors, compiled by numba, for vectors of float32 and float64 on the CPU. For example, a loop finds
-the k largest values.
+"""Loops of the compressors, compiled by numba, for vectors of float32 and float64 on the CPU. One of these loops, for
+example, finds the k largest values of a vector.
 
-Each loop passes over memory once or twice, and releases Python's global lock.
+Each loop reads or writes the memory of a vector once or twice, and releases Python's global interpreter lock.
 """
 
 import numpy as np
@@ -11,13 +11,13 @@ from numba.extending import intrinsic
 compiled = njit(nogil=True, cache=True)
 
 BINS = 1 << 11
-"""Number of bins into which `largest` sorts magnitudes of values."""
+"""Number of bins into which the function `largest` sorts the magnitudes of a vector's values."""
 RUN, RUN_EVERY = 16, 2048
-"""Sample of values from which `largest` estimates the k-th largest magnitude: the first `RUN` of every `RUN_EVERY`
-values of a vector."""
+"""Sizes of the sample from which the function `largest` estimates the k-th largest magnitude: the sample consists of
+the first `RUN` of every `RUN_EVERY` values of a vector."""
 PIECE = 1 << 11
-"""Number of values of x - y that a loop computes at a time. These values fit into the processor's first cache, from
-which they are read again."""
+"""Number of values of the difference x - y of two vectors that a loop computes at a time. The `PIECE` values fit into
+the processor's first cache, from which the loop reads them again."""
 
 
 # The loops use integers of 32 bits, although numba would choose 64 bits, because a vector register holds twice as many
@@ -28,8 +28,8 @@ SCALE_OF_NOISE = np.float32(2.0**-24)
 
 @compiled
 def uniform(seed, i):
-    """Return a random number from 0 to 1 (float32) for the vector's element ``i``. The number depends on ``seed`` and
-    ``i`` only, and is computed by the hash function lowbias32."""
+    """Return a random number from 0 to 1 (float32) for the vector's element with the index ``i``. The random number
+    depends only on ``seed`` and ``i``, and is computed by the hash function lowbias32."""
     h = u32(i) ^ seed
     h = u32((h ^ (h >> u32(16))) * u32(0x7FEB352D))
     h = u32((h ^ (h >> u32(15))) * u32(0x846CA68B))
@@ -38,10 +38,11 @@ def uniform(seed, i):
 
 
 def round_blocks(x, block: int, bits: int, seed: int, scales, codes):
-    """Write the scale (float32) of each block of ``x`` to ``scales``, and a code of ``bits`` bits for each value to
-    ``codes``. The code stands for the multiple of the block's scale to which the value is randomly rounded.
+    """Round the blocks of the vector ``x``: write the scale factor (float32) of each block to ``scales``, and a code of
+    ``bits`` bits for each value to ``codes``. The code of a value is the multiple of the block's scale factor to which
+    the value is randomly rounded.
 
-    ``bits`` is 8 or 4. ``block``, the number of values per block, must be even.
+    The parameter ``bits`` must be 8 or 4. The parameter ``block``, the number of values per block, must be even.
     """
     words = x.view(np.int32 if x.itemsize == 4 else np.int64)
     levels = 2 ** (bits - 1) - 1
@@ -52,10 +53,11 @@ def round_blocks(x, block: int, bits: int, seed: int, scales, codes):
 
 @compiled
 def _scales(words, magnitude, block, levels, like, scales):
-    """Write the scale of each block to ``scales``: the largest magnitude of the block's values, divided by ``levels``.
+    """Write the scale factor of each block to ``scales``: the largest magnitude of the block's values, divided by
+    ``levels``.
 
-    The loop compares the bits of magnitudes as integers, which gives the order of the magnitudes. NaN counts as larger
-    than infinity.
+    The loop compares the bits of the magnitudes as integers, which have the same order as the magnitudes. In this
+    order, NaN is larger than infinity.
     """
     bits = np.empty(1, words.dtype)
     value = bits.view(like.dtype)
@@ -69,7 +71,7 @@ def _scales(words, magnitude, block, levels, like, scales):
 
 @compiled
 def _round_row(part, begin, scale, levels, seed, out):
-    """Round the values ``part`` of one block at random, and write their codes (uint8, from 0 to twice ``levels``) to
+    """Round ``part``, the values of one block, at random, and write their codes (uint8, from 0 to twice ``levels``) to
     ``out``."""
     T = part.dtype.type
     inverse = T(1 / scale if 0 < scale < np.inf else 0)
@@ -107,8 +109,8 @@ def _expand_row(codes, scale, levels, out):
 
 @compiled
 def expand_bytes(codes, block, scales, out):
-    """Decode ``codes`` and ``scales``, which `round_blocks` has made with 8 bits per value, and write the values to
-    ``out``."""
+    """Decode ``codes`` and ``scales``, the results of `round_blocks` with 8 bits per value, and write the decoded
+    values to ``out``."""
     T = out.dtype.type
     for number in range(scales.size):
         part = slice(number * block, (number + 1) * block)
@@ -117,8 +119,8 @@ def expand_bytes(codes, block, scales, out):
 
 @compiled
 def expand_halves(codes, block, scales, out):
-    """Decode ``codes`` and ``scales``, which `round_blocks` has made with 4 bits per value, and write the values to
-    ``out``."""
+    """Decode ``codes`` and ``scales``, the results of `round_blocks` with 4 bits per value, and write the decoded
+    values to ``out``."""
     T = out.dtype.type
     row = np.empty(block, np.uint8)
     for number in range(scales.size):
@@ -132,10 +134,10 @@ def expand_halves(codes, block, scales, out):
 
 @compiled
 def signs(x, block, scales, codes):
-    """Write the mean magnitude (float32) of each block of ``x`` to ``scales``, and one bit per value to ``codes``: 1 if
-    the value is not below 0.
+    """Write the mean magnitude (float32) of each block of ``x`` to ``scales``, and one bit per value to ``codes``,
+    which is 1 if the value is not negative.
 
-    ``block``, the number of values per block, must be a multiple of 8.
+    The parameter ``block``, the number of values per block, must be a multiple of 8.
     """
     row = np.zeros(block, np.uint8)
     for number in range(scales.size):
@@ -159,7 +161,7 @@ def signs(x, block, scales, codes):
 
 @compiled
 def expand_signs(codes, block, scales, out):
-    """Decode ``codes`` and ``scales``, which `signs` has made, and write the values to ``out``."""
+    """Decode ``codes`` and ``scales``, the results of `signs`, and write the decoded values to ``out``."""
     T = out.dtype.type
     for number in range(scales.size):
         scale = T(scales[number])
@@ -170,13 +172,13 @@ def expand_signs(codes, block, scales, out):
 
 
 def largest(x, y, k: int, values, indices):
-    """Write the ``k`` values of x - y with the largest magnitudes to ``values``, and their indices (int32) to
-    ``indices``. If ``y`` is None, the values are values of ``x``.
+    """Write the ``k`` values of the vector x - y with the largest magnitudes to ``values``, and their indices (int32)
+    to ``indices``. If ``y`` is None, the function uses the vector ``x`` instead of x - y.
 
-    This function estimates the k-th largest magnitude from a sample of the values. Values of about the estimated
-    magnitude or more are kept, and sorted into bins by the upper bits of their magnitudes. Only the lowest bin from
-    which values are needed has to be searched, because all values in higher bins are among the k values. So ``x`` and
-    ``y`` are read once, and x - y is never written to memory.
+    The function first estimates the k-th largest magnitude from a sample of the values. Values of about the estimated
+    magnitude or more are copied to ``kept``, and sorted into bins by the upper bits of their magnitudes. Only the
+    lowest bin from which values are needed must be searched, because all values in higher bins are among the k largest
+    values. The function therefore reads ``x`` and ``y`` only once, and never writes the whole vector x - y to memory.
     """
     if k == 0:
         return
@@ -187,13 +189,13 @@ def largest(x, y, k: int, values, indices):
     _count_sample(x, y, piece, magnitude, shift, counts)
     lowest = max(last_bin(counts, counts.sum() * k / x.size) - 1, 0)
     found = _find(x, y, piece, magnitude, word.type(lowest << shift), kept, places)
-    if found < k:  # the estimate was too large
+    if found < k:  # the estimate of the k-th largest magnitude was too large
         found = _find(x, y, piece, magnitude, word.type(0), kept, places)
     kept, places = kept[:found], places[:found]
     counts[:] = 0
     _count(kept, magnitude, shift, counts)
     last = last_bin(counts, k)
-    certain = k - counts[last + 1 :].sum()  # number of values of the last bin among the k values
+    certain = k - counts[last + 1 :].sum()  # number of values that are taken from the bin `last`
     words, waiting = values.view(word), counts[last] + 1
     candidates, their_places = np.empty(waiting, word), np.empty(waiting, np.int32)
     _select(kept, places, magnitude, shift, last, words, indices, candidates, their_places)
@@ -205,15 +207,16 @@ def largest(x, y, k: int, values, indices):
 
 
 def last_bin(counts, k: float) -> int:
-    """Return the number of the highest bin such that this bin and all higher bins together have at least ``k`` values.
-    ``counts``: number of values per bin."""
+    """Return the number of the highest bin for which this bin and all higher bins together contain at least ``k``
+    values.
+    ``counts``: number of values in each bin."""
     return int(np.flatnonzero(np.cumsum(counts[::-1])[::-1] >= k)[-1])
 
 
 @compiled
 def _difference(x, y, begin, piece):
-    """Return the values of x - y from the index ``begin``, at most as many as ``piece`` holds. If ``y`` is None, return
-    values of ``x``."""
+    """Return a piece of the vector x - y that begins at the index ``begin`` and has at most as many values as
+    ``piece``. If ``y`` is None, return a piece of ``x``."""
     part = x[begin : begin + piece.size]
     if y is None:
         return part
@@ -225,8 +228,8 @@ def _difference(x, y, begin, piece):
 
 @compiled
 def _count_sample(x, y, piece, magnitude, shift, counts):
-    """Add to ``counts`` the number of sampled magnitudes in each bin. The sample has the first `RUN` of every
-    `RUN_EVERY` values."""
+    """Add the number of sampled magnitudes in each bin to ``counts``. The sample consists of the first `RUN` of every
+    `RUN_EVERY` values of the vector."""
     for begin in range(0, x.size, RUN_EVERY):
         words = _difference(x, y, begin, piece[:RUN]).view(type(magnitude))
         for i in range(words.size):
@@ -235,8 +238,8 @@ def _count_sample(x, y, piece, magnitude, shift, counts):
 
 @compiled
 def _find(x, y, piece, magnitude, lowest, kept, places):
-    """Write the values with at least the magnitude ``lowest`` to ``kept`` (as integers with the values' bits), and
-    their ascending indices to ``places``. Return the number of written values."""
+    """Write the values of the vector with magnitudes of at least ``lowest`` to ``kept`` (as integers with the same
+    bits), and their ascending indices to ``places``. Return the number of values that were written to ``kept``."""
     found = 0
     for begin in range(0, x.size, piece.size):
         words = _difference(x, y, begin, piece).view(kept.dtype)
@@ -253,8 +256,8 @@ def _find(x, y, piece, magnitude, lowest, kept, places):
 
 @compiled
 def _find_in_piece(words, magnitude, lowest, places):
-    """Write to ``places`` the indices of the ``words`` with at least the magnitude ``lowest``. Return the number of
-    written indices."""
+    """Write the indices of those ``words`` whose magnitude is at least ``lowest`` to ``places``. Return the number of
+    indices that were written to ``places``."""
     found = 0
     for i in range(words.size):
         places[found] = i
@@ -264,8 +267,8 @@ def _find_in_piece(words, magnitude, lowest, places):
 
 @compiled
 def _keep(words, begin, kept, places):
-    """Write the ``words`` at the indices ``places`` to ``kept``. Add ``begin``, the index of the first word in the
-    whole vector, to ``places``."""
+    """Copy the elements of ``words`` at the indices ``places`` to ``kept``. Add ``begin``, the index of the first
+    element of ``words`` in the whole vector, to ``places``."""
     for i in range(places.size):
         kept[i] = words[places[i]]
         places[i] += begin
@@ -279,8 +282,8 @@ def _count(kept, magnitude, shift, counts):
 
 @compiled
 def _select(kept, places, magnitude, shift, last, words, indices, candidates, their_places):
-    """Write the values in bins above ``last`` to ``words``, and their indices to ``indices``. Write the values in bin
-    ``last`` to ``candidates``, and their indices to ``their_places``."""
+    """Write the values in bins above the bin ``last`` to ``words``, and their indices to ``indices``. Write the values
+    in the bin ``last`` to ``candidates``, and their indices to ``their_places``."""
     found = waiting = 0
     for i in range(kept.size):
         number = (kept[i] & magnitude) >> shift
@@ -292,12 +295,13 @@ def _select(kept, places, magnitude, shift, last, words, indices, candidates, th
 
 @intrinsic
 def multiply_add(context, a, b, c):
-    """Return a * b + c, rounded once, as torch rounds in ``c.add_(a, alpha=b)``."""
+    """Return a * b + c, rounded only once, as torch rounds in ``c.add_(a, alpha=b)``."""
     return a(a, a, a), lambda context, builder, signature, arguments: builder.fma(*arguments)
 
 
 @compiled
 def add_at(places, values, weight, out):
-    """Add ``weight`` times ``values[i]`` to ``out[places[i]]``, for every i. All elements of ``places`` must differ."""
+    """Add ``weight`` times ``values[i]`` to ``out[places[i]]``, for every index ``i`` of ``values``. All elements of
+    ``places`` must be different."""
     for i in range(places.size):
         out[places[i]] = multiply_add(values[i], weight, out[places[i]])

@@ -1,7 +1,7 @@
-"""The mean over all ranks of compressed vectors. The payloads of compressed vectors cannot be added up, so each rank
-receives the payloads of all ranks.
+"""The mean of compressed vectors over all ranks. The payloads of compressed vectors cannot be added, so each rank
+receives the payloads of all ranks and decodes them.
 
-A schedule is a generator that yields each object it waits for.
+A schedule is a generator that yields each object (such as a request of a message) for which the schedule waits.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ class CompressedMean:
         payload, e = encode(x + e)
         x = sum over ranks of decode(payload) / n
 
-    The payloads are sent round a ring of the ranks: each rank sends n-1 payloads to its successor. All ranks compute
-    the same mean, bit for bit.
+    The payloads are sent round a ring of the ranks: each rank sends n-1 payloads to its successor. All ranks compute a
+    mean with the same bits.
 
-    ``seed``: seed of the compressor's random numbers. ``e``: memory for the compression error, initially zeros.
+    ``seed``: seed from which the compressor's random numbers are derived. ``e``: memory for the compression error,
+    which the caller has filled with zeros.
     """
 
     def __init__(self, comm: Communicator, compressor: Compressor, seed: int, e: torch.Tensor | None = None):
@@ -39,8 +40,8 @@ class CompressedMean:
         return self.feedback.e
 
     def average(self, x: torch.Tensor, number: int):
-        """Schedule, run on all ranks at once, that sets ``x`` to the mean of ``x`` over all ranks. ``number``: number
-        of the vector, counted from 0, on which random numbers depend."""
+        """Generator (schedule), run on all ranks at once, that sets ``x`` to the mean of ``x`` over all ranks.
+        ``number``: number of the vector in the run, counted from 0, from which random numbers are derived."""
         self.feedback.encode(x, self.payloads[self.comm.rank].tensor, number)
         yield from ring_allgather(self.comm, [payload.array for payload in self.payloads])
         x.zero_()

@@ -1,11 +1,12 @@
-"""The group of ranks that train together until the process of one of them dies, or another process joins them.
+"""The group of ranks that train together until the process of a rank dies, or until a new process joins the ranks.
 
-If a training step needs all ranks, no rank can go on alone after a process has died, and the remaining ranks meet. Each
-rank tells all other ranks its progress and the processes that it knows to be alive, until all ranks know of the same
-processes. After the meeting, the n remaining ranks are numbered from 0 to n-1 in the order of their former ranks.
-Messages after the meeting have new tags, so that no rank mistakes a late message for a new message.
+If a training step needs all ranks, no rank can continue alone after a process has died, so the remaining ranks hold a
+meeting (exchange messages). In the meeting, each rank tells all other ranks its progress and which processes it knows
+to be alive, until all ranks know of the same processes. After the meeting, the n remaining ranks are numbered from 0 to
+n-1 in the order of their former ranks. Messages after the meeting have new tags, so that no rank takes a message from
+before the meeting for a new message.
 
-A schedule is a generator that yields each object it waits for.
+A schedule is a generator that yields each object (such as a request of a message) for which the schedule waits.
 """
 
 from __future__ import annotations
@@ -22,22 +23,22 @@ from grsgd.comm.elastic.membership import Membership, Tolerant, WithMember
 from grsgd.comm.pollables import Until
 
 TAGS = 8
-"""Number of tags that are reserved for the messages of one group of ranks. Every algorithm that trains in a group uses
-fewer tags."""
+"""Number of message tags that are reserved for each group of ranks. Every algorithm that trains in a group uses fewer
+than `TAGS` tags."""
 
 
 class Changed(Exception):
-    """Error raised in a step if a process has died or joined. After this error, the ranks must meet before they go
-    on."""
+    """Error raised during a training step if a process has died, or has joined the ranks. After a `Changed` error, the
+    ranks must meet before they continue the training."""
 
 
 class KnownProcesses(NamedTuple):
-    """Message that a process sends to all other processes when the ranks meet after a death.
+    """Message that each process sends to all other processes when the ranks meet after the death of a process.
 
-    ``process``: number of the sending process. ``epoch``: number of joins and deaths that the sender knows. ``ranks``:
-    rank of each process, or -1 for a process that has not joined, shape [processes]. ``are_dead``: 1 for each process
-    that has died, 0 for all other processes, shape [processes]. ``numbers``: numbers that describe the sender's
-    progress, shape [numbers].
+    ``process``: number of the sending process. ``epoch``: total number of joins and deaths of processes of which the
+    sender knows. ``ranks``: rank of each process of the job, or -1 for a process that has not joined, of shape
+    [processes]. ``are_dead``: for each process of the job, 1 if the process has died and 0 if it has not, of shape
+    [processes]. ``numbers``: numbers that describe the sender's progress in the training, of shape [numbers].
     """
 
     process: int
@@ -47,19 +48,19 @@ class KnownProcesses(NamedTuple):
     numbers: np.ndarray
 
     def pack(self) -> np.ndarray:
-        """Return the message as one array: float64 of shape [2 + 2 processes + numbers]."""
+        """Return the fields of this message as one array: float64 of shape [2 + 2 processes + numbers]."""
         return np.concatenate([[self.process, self.epoch], self.ranks, self.are_dead, self.numbers])
 
     @classmethod
     def unpack(cls, message: np.ndarray, processes: int) -> KnownProcesses:
-        """Return the record in ``message``, an array that `pack` has made. ``processes`` is the number of processes of
-        the job."""
+        """Return the `KnownProcesses` whose fields are in ``message``, an array that `pack` has returned. ``processes``
+        is the number of processes of the whole job."""
         own, *rest = np.split(message, [2, 2 + processes, 2 + 2 * processes])
         return cls(*map(int, own), *rest)
 
 
 class Group:
-    """One process's view of the ranks that train together and survive deaths of processes.
+    """The group of ranks that train together and survive deaths of processes, as seen by one process.
 
     Parameters
     ----------
@@ -76,43 +77,47 @@ class Group:
         self.numbers = numbers
         self.size = membership.size
         self.processes: list[int] = list(range(self.size))
-        """The processes that train together, in the order of their ranks."""
+        """The numbers of the processes that train together, in the order of their ranks."""
         self.epoch: int | None = self.size if self.membership.process < self.size else None
-        """Number of joins and deaths of processes before this group formed. Each group of a run has a different epoch.
+        """Number of joins and deaths of processes that had happened when this group formed. Each group of a run has a
+        different epoch, because later groups have seen more joins or deaths.
 
-        The epoch is None on a process that has not met the other processes yet.
+        On a process that has not yet met the other processes, the epoch is None.
         """
         self.is_meeting = False
         self._told: dict[int, tuple[int, np.ndarray]] = {}
-        """Epoch and progress numbers in the last message from each process."""
+        """Epoch and progress numbers in the last `KnownProcesses` message from each process."""
         self._sending: list = []
         self._backends: list[GroupBackend] = []
 
     @property
     def has_changed(self) -> bool:
-        """Return whether a process has died or joined since this group formed, so that the ranks must meet."""
+        """Return True if a process has died or joined since this group formed, so that the ranks must meet."""
         return self.epoch != self._known()
 
     def _known(self) -> int:
-        """Return the number of joins and deaths of processes that this process knows: the epoch of the next group.
+        """Return the number of joins and deaths of processes of which this process knows, which becomes the epoch of
+        the next group.
 
-        A process dies at most once, and no process forgets a join or death. So if one process knows all joins and
-        deaths that another process knows, and their numbers of joins and deaths are equal, both processes know the same
-        joins and deaths.
+        A process dies at most once, and no process forgets a join or a death that it has learnt of. Two processes whose
+        numbers are equal know the same joins and deaths, if one of them knows all joins and deaths that the other
+        process knows.
         """
         return sum(1 + (process in self.membership.dead) for process in list(self.membership.joined))
 
     def watch(self):
-        """Raise Changed if the ranks must meet. This method is called before each step and while this rank waits."""
+        """Raise Changed if a process has died or joined, so that the ranks must meet. The training loop calls `watch`
+        before each step, and the driver calls it while this rank waits."""
         self._listen()
         if self.has_changed and not self.is_meeting:
             raise Changed
 
     def meet(self, numbers: Sequence[float]):
-        """Schedule that forms a new group: it waits until all training processes know of each other, and returns a dict
-        with the ``numbers`` of each process.
+        """Generator (schedule) that forms a new group: it waits until all training processes know of each other, and
+        returns a dictionary from each process to its ``numbers``.
 
-        If a process has ended its training, the schedule returns None, because all processes may end in this case.
+        If some process has ended its training, the schedule returns None, because then all processes may end their
+        training.
         """
         membership, self.is_meeting = self.membership, True
         try:
@@ -131,13 +136,14 @@ class Group:
         return {process: self._told[process][1] for process in self.processes}
 
     def communicators(self) -> tuple[Communicator, Communicator]:
-        """Return two communicators of the ranks in this group. The returned communicators replace the communicators of
-        all ranks, and use their traffic counters."""
+        """Return two communicators of the ranks in this group, for counted and for uncounted messages. The returned
+        communicators replace `comm` and `uncounted_comm`, the communicators of all ranks, and use their traffic
+        counters."""
         return self.communicator(self.comm), self.communicator(self.uncounted_comm)
 
     def close(self):
-        """Schedule that cancels or completes all receives of the group. After the end of the schedule, the MPI library
-        writes no message into an array of the group."""
+        """Generator (schedule) that cancels or completes all receives of this group. When the schedule has ended, the
+        MPI library no longer writes messages into arrays of this group."""
         for backend in self._backends:
             yield from backend.close()
         self._backends.clear()
@@ -150,7 +156,7 @@ class Group:
         return Communicator(self._backends[-1], ranks, whole.traffic)
 
     def _tell(self, epoch: int, numbers: Sequence[float]):
-        """Send a `KnownProcesses` message to all training processes."""
+        """Send a `KnownProcesses` message to all other processes that train."""
         membership = self.membership
         processes = membership.comm.size
         known = KnownProcesses(
@@ -166,8 +172,8 @@ class Group:
             self._sending.append(Tolerant(membership.comm.Isend(message, process, tags.GROUP), message))
 
     def _listen(self):
-        """Receive the `KnownProcesses` messages of other processes, and record the joins and deaths in these
-        messages."""
+        """Receive the `KnownProcesses` messages of other processes, and record the joins and deaths of which the
+        messages tell."""
         membership = self.membership
         processes = membership.comm.size
         longest = 2 + 2 * processes + self.numbers
@@ -188,7 +194,7 @@ class Group:
 
 
 class GroupBackend:
-    """`grsgd.comm.backend.Backend` that carries the messages between the processes of one group, until a process dies
+    """A `grsgd.comm.backend.Backend` that carries the messages between the processes of one group, until a process dies
     or joins.
 
     ``Test()`` of a message to or from a dead process raises LostRank, and records the death in the membership.
@@ -206,7 +212,7 @@ class GroupBackend:
     """
 
     survives_deaths = False
-    """`survives_deaths` is False, because the remaining ranks stop the present step after a death."""
+    """The value is False, because the remaining ranks do not finish the present step after a death."""
     shares_memory = False
     has_multicast = False
     hosts = None
@@ -246,13 +252,14 @@ class GroupBackend:
         raise NotImplementedError("the MPI library cannot all-reduce over ranks that may die")
 
     def free(self):
-        """Do nothing, because the backend of all processes is still in use."""
+        """Do nothing, because other groups still use the backend of all processes."""
 
     def close(self):
-        """Schedule that cancels all receives that are not complete, and waits until no receive is under way.
+        """Generator (schedule) that cancels all receives that are not complete, and waits until no receive is under way
+        any more.
 
-        This backend keeps the buffers of sent messages that no rank will receive, because the MPI library may still
-        read these buffers.
+        The backend keeps the buffers of messages that were sent and that no rank will receive, because the MPI library
+        may still read these buffers.
         """
         receiving = [request for request in self._receiving if not is_over(request)]
         for request in receiving:
@@ -261,8 +268,8 @@ class GroupBackend:
         UNRECEIVED.extend(request for request in self._sending if not is_over(request))
 
     def _has_come(self, source: int, tag: int) -> bool:
-        """Return whether a message from rank ``source`` with ``tag`` has arrived. Return False if the rank's process
-        has died."""
+        """Return True if a message from rank ``source`` with ``tag`` has arrived. If the process of rank ``source`` has
+        died, return False."""
         try:
             return self.Iprobe(source, tag)
         except RuntimeError as error:
@@ -279,14 +286,14 @@ class GroupBackend:
 
 
 MANY = 64
-"""Length of a `GroupBackend`'s list of messages above which the backend removes completed messages from the list."""
+"""Number of messages in a list of `GroupBackend` above which the backend removes completed messages from the list."""
 UNRECEIVED: list[WithMember] = []
-"""Sent messages that had not been received when `GroupBackend.close` was called. The buffers of these messages must
-stay allocated."""
+"""Messages that had been sent but not received when `GroupBackend.close` was called. The buffers of these messages must
+stay allocated, because the MPI library may still read them."""
 
 
 def is_over(request: WithMember) -> bool:
-    """Return whether the message of ``request`` is complete, or has failed because a process has died."""
+    """Return True if the message of ``request`` is complete, or has failed because a process has died."""
     try:
         return request.Test()
     except RuntimeError as error:

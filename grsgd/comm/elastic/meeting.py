@@ -1,7 +1,7 @@
-"""Meetings: points between two training steps at which all ranks stop, at the request of any rank, for example to save
-a checkpoint.
+"""Meetings, points between two training steps at which all ranks stop because a rank has requested it, for example to
+save a checkpoint.
 
-A schedule is a generator that yields each object it waits for.
+A schedule is a generator that yields each object (such as a request of a message) for which the schedule waits.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from grsgd.runs.ending import ASKED_TO_END
 
 GO_ON = ""
 ASKED = ASKED_TO_END
-"""Reason that `Meeting.over` returns if another rank has asked to end the run, and this rank does not know the other
-rank's reason."""
+"""Reason that `Meeting.over` returns if another rank has requested the end of the run, and this rank does not know
+why."""
 
 
 class MeetingCall(NamedTuple):
-    """Message in which a rank asks all other ranks to meet.
+    """Message by which a rank requests a meeting of all ranks.
 
     ``number``: number of the meeting, counted from 0. ``reason``: reason to end the run after the meeting, as text of
-    at most 248 bytes, empty if the run goes on after the meeting.
+    at most 248 bytes, which is empty if the run continues after the meeting.
     """
 
     number: Int64
@@ -36,56 +36,59 @@ class MeetingCall(NamedTuple):
 
 
 class Meeting:
-    """One rank's part in meetings of all ranks. Any rank may `ask` for a meeting at any moment.
+    """One rank's state in meetings of all ranks (stops of all ranks between two training steps). Any rank may request a
+    meeting at any moment by the method `ask`.
 
-    Ranks that do not wait for each other meet before their next steps. Ranks in lockstep (ranks that wait for each
-    other in every step) meet before the first step that no rank has begun. To find the first step that no rank has
-    begun, a rank that receives a request to meet tells all ranks how many steps it has taken. A rank takes at most one
-    more step before it knows the numbers of steps of all ranks. So no rank has begun the step after the largest number
-    of steps, and all ranks meet before that step. All ranks can reach the step of the meeting, because no rank needs a
-    message from a rank that already waits for the meeting.
+    In algorithms whose ranks do not wait for each other, each rank meets before its next step. In algorithms whose
+    ranks wait for each other in every step (in lockstep), all ranks meet before the first step that no rank has begun.
+    To find the first step that no rank has begun, each rank that receives a request to meet tells all ranks how many
+    steps it has taken. After a rank has received a request to meet, it takes at most one more step before it knows the
+    numbers of steps of all ranks. Therefore no rank has begun the step after the largest number of steps, and all ranks
+    meet before this step. Every rank can reach the step before which the ranks meet, because it needs no message from a
+    rank that already waits for the meeting.
 
-    ``comm``: a communicator on which no other messages have the tags of meetings (`grsgd.comm.tags`).
+    ``comm``: a communicator on which only meetings use the tags of meetings (`grsgd.comm.tags`).
     """
 
     def __init__(self, comm: Communicator, driver, in_lockstep: bool):
         self.comm, self.driver, self.in_lockstep = comm, driver, in_lockstep
         self.number = 0
-        """Number of the next meeting, counted from 0. Outside a meeting, all ranks have the same number."""
+        """Number of the next meeting, counted from 0. While no meeting takes place, the number is equal on all
+        ranks."""
         self.reason: str | None = None
-        """Reason to end the run after the present meeting, as far as this rank knows. The reason is GO_ON if the run
-        goes on after the meeting.
+        """Reason to end the run after the present meeting, if this rank knows one. If the run continues after the
+        meeting, the value is `GO_ON`.
 
-        ``reason`` is None if no meeting was requested or all requested meetings are over.
+        If no meeting was requested, or if all requested meetings are over, the value is None.
         """
         self.is_held = False
-        """Whether this rank has stopped training for the present meeting. The rank ignores requests for other meetings
-        until the present meeting is over."""
+        """Whether this rank has stopped training because a meeting takes place. While `is_held` is True, the rank
+        ignores requests for other meetings."""
         self._asked: deque[str] = deque()
-        """Reasons in the requests to meet that this process has made and not sent to the other ranks yet."""
+        """The reasons of the requests to meet that this process has made and has not yet sent to the other ranks."""
         self._taken = 0
         self._said: np.ndarray | None = None
-        """Number of steps that each rank has taken, as the rank has told. The last element is the number of ranks that
-        want the run to end."""
+        """Number of steps that each rank has taken, as the ranks have told each other. The last element of this array
+        is the number of ranks that want the run to end."""
         self._exchange = None
         self._sending = []
         self._told = self._heard_of = 0
-        """`_told`: number of requests to meet that this rank has sent to all other ranks. `_heard_of`: number of
-        requests to meet that this rank has received."""
+        """`_told`: number of requests to meet that this rank has sent; each request goes to all other ranks.
+        `_heard_of`: number of requests to meet that this rank has received from other ranks."""
 
     def ask(self, reason: str = GO_ON):
-        """Ask all ranks to meet, and to end the run after the meeting if ``reason`` is not empty. Any thread may call
-        this method."""
+        """Request a meeting of all ranks, and the end of the run after the meeting if ``reason`` is not empty. Any
+        thread of the process may call `ask`."""
         self._asked.append(reason)
 
     def unmet(self) -> list[str]:
-        """Return the reasons in all requests to meet of which this rank knows and after which no meeting has taken
-        place."""
+        """Return the reasons of all requests to meet that this rank knows and that no meeting has answered yet."""
         return [*([] if self.reason is None else [self.reason]), *self._requests()]
 
     def watch(self, steps: int):
-        """Send this rank's new requests to meet, and receive the requests of other ranks. This method is called before
-        each step and while this rank waits. ``steps``: number of steps that this rank has taken."""
+        """Send this rank's new requests to meet to the other ranks, and receive the other ranks' requests. The training
+        loop calls `watch` before each step, and the driver calls it while this rank waits. ``steps``: number of steps
+        that this rank has taken."""
         if self.reason is not None or self.is_held:
             return
         reason = None
@@ -98,29 +101,30 @@ class Meeting:
             self._arrange(reason, steps)
 
     def before_step(self, step: int):
-        """Schedule that this rank runs before each step, and that returns whether the ranks meet now."""
+        """Generator (schedule), run before each step, that returns True if the ranks meet before this step."""
         self.watch(step)
         if self.reason is None or not self.in_lockstep:
             return self.reason is not None
-        if step > self._taken:  # after another step, this rank might be past the step before which all ranks can meet
+        # wait, because after one more step this rank might be past the step before which all ranks meet
+        if step > self._taken:
             yield self._exchange
         return self._exchange.Test() and step > self._said[:-1].max()
 
     def arranged(self):
-        """Schedule that waits until the ranks have exchanged their numbers of steps, if they have begun this
-        exchange."""
+        """Generator (schedule) that waits until the ranks have exchanged their numbers of steps, if the exchange has
+        begun."""
         if self._exchange is not None:
             yield self._exchange
 
     def over(self, reasons: float | None = None) -> str:
-        """Record that the present meeting is over. Return the reason to end the run, or GO_ON if the run goes on. All
-        ranks must call this method.
+        """Record that the present meeting is over. Return the reason to end the run, or `GO_ON` if the run continues.
+        All ranks must call `over` after each meeting.
 
-        This method drops all requests without a reason that this rank has made and not sent, because the meeting has
-        answered these requests.
+        This method drops the requests without a reason that this rank has made and not yet sent, because the meeting
+        has answered them.
 
-        ``reasons``: number of ranks that know a reason to end the run. Ranks in lockstep pass None, because they have
-        exchanged this number together with their numbers of steps.
+        ``reasons``: number of ranks that know a reason for ending the run. Ranks that meet in lockstep pass None,
+        because they have exchanged this number together with their numbers of steps.
         """
         known, reasons = self.reason, self._said[-1] if reasons is None else reasons
         self.reason, self._exchange, self.is_held = None, None, False
@@ -129,12 +133,13 @@ class Meeting:
         return (known or ASKED) if reasons else GO_ON
 
     def end(self):
-        """Schedule that this rank runs after the last step. The schedule waits until all ranks run `end` and no message
-        of a meeting is under way.
+        """Generator (schedule) that a rank runs after its last step. The schedule waits until all ranks run `end`, and
+        until no message of a meeting is under way.
 
-        Before all ranks run `end`, another rank may ask to meet at a step that no rank takes any more. MPI libraries
-        use the numbers of freed communicators again. So a message that is never received on a freed communicator could
-        be received on a later communicator.
+        Until all ranks run `end`, a rank may still request a meeting before a step that no rank takes any more. The
+        schedule must receive such requests, because MPI libraries reuse the numbers of freed communicators. A message
+        that is never received on a freed communicator could therefore be received on a later communicator with the same
+        number.
         """
         yield from halving_doubling_allreduce(self.comm, np.zeros(1), tags.MEETING_END)
         self.is_held = True
@@ -149,8 +154,8 @@ class Meeting:
             yield self._exchange
 
     def _requests(self) -> list[str]:
-        """Remove and return the reasons in all requests to meet that this rank has not sent to the other ranks. Another
-        thread may add a request during this call."""
+        """Remove the requests to meet that this rank has made and not yet sent, and return their reasons. During the
+        call, another thread may add a request."""
         return [self._asked.popleft() for _ in range(len(self._asked))]
 
     def _arrange(self, reason: str, steps: int):
@@ -160,8 +165,8 @@ class Meeting:
             self._exchange = self.driver.start(self._exchange_steps())
 
     def _exchange_steps(self):
-        """Background schedule in which all ranks exchange how many steps each rank has taken, and how many ranks have a
-        reason to end the run."""
+        """Generator (schedule), run in the background, in which the ranks exchange how many steps each rank has taken,
+        and how many ranks have a reason to end the run."""
         self._said = np.zeros(self.comm.size + 1)
         self._said[self.comm.rank], self._said[-1] = self._taken, bool(self.reason)
         yield from halving_doubling_allreduce(self.comm, self._said, tags.MEETING_STEPS)
@@ -174,10 +179,10 @@ class Meeting:
         self._told += 1
 
     def _heard(self) -> str | None:
-        """Receive other ranks' requests to meet. Return the reason in a request for a meeting that is not over, or None
-        if no such request has arrived.
+        """Receive the requests to meet that other ranks have sent. Return the reason in a request for a meeting that is
+        not over, or None if no such request has arrived.
 
-        This method ignores requests for a meeting that is over, because several ranks may have asked for one meeting.
+        Requests for a meeting that is over are ignored, because several ranks may have requested the same meeting.
         """
         size = records.empty(MeetingCall).size
         while self.comm.size > 1 and (come := receive_if_come(self.comm, tags.MEETING, size)) is not None:

@@ -1,12 +1,13 @@
-"""Membership: knowledge of the processes that hold the ranks of a run in which a process may die and be replaced by
-another process.
+"""Membership: a record of which process holds (runs as) which rank, in a run in which a process may die and be replaced
+by another process.
 
-The first n processes of a job hold the n *ranks*, and train. The other processes are *spares*, which wait. When a
-process has died, the lowest living spare takes the lowest rank without a process, and tells all other processes. No
-process decides for all processes, and no process waits for another process. Each process notices deaths without a
-message. A spare that has taken a rank tells all other processes by a message.
+The first n processes of a job hold the n *ranks*: each of them trains as one rank. The other processes of the job are
+*spares*, which wait until a process dies. When the process of a rank has died, the lowest living spare takes the lowest
+rank without a process, and tells all other processes. No process makes decisions for all processes, and no process
+waits for another process. Each process notices the deaths of other processes by itself, without a message. A spare that
+has taken a rank sends a message to all other processes.
 
-A schedule is a generator that yields each object it waits for.
+A schedule is a generator that yields each object (such as a request of a message) for which the schedule waits.
 """
 
 import threading
@@ -26,10 +27,10 @@ which ranks spares have taken."""
 
 
 class Death(NamedTuple):
-    """Record of the death of a process that held a rank, made by another process.
+    """Record that one process makes of the death of another process, which held a rank.
 
-    ``noticed``: time in seconds (by ``clock()``) when the other process noticed the death. ``replaced``: time in
-    seconds when a spare took the rank, or None if no spare has taken the rank.
+    ``noticed``: time in seconds (by ``clock()``) at which the recording process noticed the death. ``replaced``: time
+    in seconds at which a spare took the rank of the dead process, or None if no spare has taken the rank.
     """
 
     rank: int
@@ -38,13 +39,13 @@ class Death(NamedTuple):
     replaced: float | None = None
 
     def after(self, began: float) -> tuple:
-        """Return (rank, process, noticed, replaced) of this death, with times in seconds since ``began``."""
+        """Return the tuple (rank, process, noticed, replaced) of this death, with times in seconds since ``began``."""
         replaced = None if self.replaced is None else self.replaced - began
         return self.rank, self.process, self.noticed - began, replaced
 
 
 class Membership:
-    """One process's view of the processes that hold the ranks.
+    """The processes that hold the ranks, as known to one process.
 
     Parameters
     ----------
@@ -63,28 +64,29 @@ class Membership:
     ):
         self.comm, self.size, self.clock, self.look_seconds = comm, ranks, clock, look_seconds
         self.holders: list[int | None] = list(range(ranks))
-        """Number of the process that holds each rank, or None if the process has died and no spare has taken the
+        """The number of the process that holds each rank, or None if this process has died and no spare has taken the
         rank."""
         self.spares = set(range(ranks, comm.size))
         self.joined: dict[int, int] = {rank: rank for rank in range(ranks)}
-        """The rank of each process that has ever trained, as far as this process knows."""
+        """The rank of each process that trains or has trained, as far as this process knows."""
         self.finished: set[int] = set()
-        """The processes that have ended their training, as far as this process knows."""
+        """The processes that have ended their training, as far as this process has learnt."""
         self.is_there = True
-        """Whether this process may take a rank, if the process is a spare."""
+        """Whether this process, if it is a spare, may take a rank."""
         self.dead: set[int] = set()
         self.deaths: list[Death] = []
         self.on_change: list[Callable[[int], None]] = []
-        """Functions that are called with each rank whose process has changed or died."""
+        """Functions that are called with the number of a rank when the process of this rank has died or been
+        replaced."""
         self._sending: list = []
         self._noting = threading.RLock()
-        """Lock that a thread holds while it records a death or a change of a rank's process. The trainer and a
-        background schedule may notice a death at the same moment."""
+        """Lock that a thread holds while it records the death of a process or a new process of a rank. The lock is
+        necessary because the trainer and a background schedule may notice a death at the same moment."""
         self._looked = -look_seconds
 
     @property
     def process(self) -> int:
-        """Return the number of this process, from 0 to the number of all processes minus 1."""
+        """Return the number of this process, from 0 to the number of processes of the job minus 1."""
         return self.comm.rank
 
     @property
@@ -99,21 +101,24 @@ class Membership:
 
     @property
     def living(self) -> list[int]:
-        """Return the numbers of all living processes, spares included."""
+        """Return the numbers of all living processes of the job, including spares."""
         return [process for process in range(self.comm.size) if process not in self.dead]
 
     @property
     def training(self) -> dict[int, int]:
-        """Return the rank of each living process that has a model."""
-        joined = dict(self.joined)  # a copy, because another thread may add to `self.joined` meanwhile
+        """Return the rank of each living process that has a model, by the number of the process."""
+        # copy the dictionary, because another thread may add to `self.joined` during the loop
+        joined = dict(self.joined)
         return {process: rank for process, rank in joined.items() if process not in self.dead}
 
     def attend(self):
-        """Background schedule without end that notices deaths and receives the messages of other processes."""
+        """Generator (schedule), run in the background without end, that notices deaths and receives the messages of
+        other processes."""
         yield Until(self._look_now_and_then, "deaths of other processes")
 
     def look(self):
-        """Receive all messages of other processes that have arrived, and record new deaths."""
+        """Receive all messages that have arrived from other processes, and record deaths that are new to this
+        process."""
         with self._noting:
             self._look()
 
@@ -143,14 +148,15 @@ class Membership:
         self.spares.discard(process)
 
     def is_wanted(self) -> bool:
-        """Record new deaths. Return whether this process is the spare that must take a rank, because a rank has no
+        """Record new deaths. Return True if this process is the spare that must take a rank now, because a rank has no
         process."""
         self.look()
         return bool(self.is_there and self.vacant and self.is_next)
 
     def take_over(self, rank: int | None = None) -> bool:
-        """Let this spare take ``rank``, and tell all processes. Return whether the spare took a rank. If ``rank`` is
-        None, the spare takes the lowest rank without a process, unless a lower spare lives."""
+        """Let this spare take ``rank``, and tell all processes about it. Return True if the spare took a rank. If
+        ``rank`` is None, the spare takes the lowest rank without a process, unless a spare with a lower number
+        lives."""
         if rank is None:
             if not self.is_wanted():
                 return False
@@ -160,38 +166,39 @@ class Membership:
         return True
 
     def stand_by(self):
-        """Schedule of a spare that waits until this spare has taken a rank or all training processes have ended. The
-        schedule returns whether this spare has taken a rank."""
+        """Generator (schedule), run by a spare, that waits until this spare has taken a rank or all training processes
+        have ended. The schedule returns True if this spare has taken a rank."""
         yield Until(self.is_called, "a rank without a process")
         return self.rank is not None
 
     def is_called(self) -> bool:
-        """Let this spare take a rank if a rank has no process. Return whether this spare has taken a rank, or whether
-        all training processes have ended."""
+        """If a rank has no process, let this spare take the rank. Return True if this spare has taken a rank, or if all
+        training processes have ended."""
         return self.rank is not None or self.is_over or self.take_over()
 
     @property
     def is_next(self) -> bool:
-        """Return whether this process is the spare that takes the next rank without a process."""
+        """Return True if this process is the spare that takes the next rank whose process has died."""
         return self.process == min(self.spares, default=None)
 
     def begin(self):
-        """Tell all processes that this process, a former spare that has taken a rank, trains from now on."""
+        """Tell all processes that this process, a former spare that has taken a rank, has begun to train."""
         self.joined[self.process] = self.rank
         self._tell(self.living, tags.TRAINING)
 
     def finish(self, to_all: bool):
-        """Tell all processes (or only the spares, if ``to_all`` is False) that this process has ended its training."""
+        """Tell all processes, or only the spares if ``to_all`` is False, that this process has ended its training."""
         self._tell(self.living if to_all else self.spares, tags.FINISHED)
 
     @property
     def is_over(self) -> bool:
-        """Return whether all processes that hold ranks have ended their training. Spares use this property."""
+        """Return True if all processes that hold ranks have ended their training. Spares use this property."""
         holders = {holder for holder in self.holders if holder is not None}
         return holders <= self.finished
 
     def _come(self, tag: int):
-        """Receive each message with ``tag`` that has arrived, and yield the pair (rank, process) in the message."""
+        """Receive all messages with ``tag`` that have arrived, and yield the pair (rank, process) that each message
+        contains."""
         while (message := receive_if_come(self.comm, tag, 2, np.int64)) is not None:
             yield tuple(int(number) for number in message)
 
@@ -209,17 +216,17 @@ class Membership:
         return False
 
     def _hold(self, rank: int, process: int):
-        """Record that ``process`` has taken ``rank``.
+        """Record that the former spare ``process`` has taken ``rank``.
 
-        Spares take ranks in ascending order of their process numbers. So if two processes have taken one rank, the
-        process with the lower number has died.
+        Spares take ranks in ascending order of their numbers as processes. If two processes have taken the same rank,
+        the process with the lower number must therefore have died.
         """
         holder = self.holders[rank]
         self.spares.discard(process)
         if process in self.dead or (holder is not None and holder > process):
             return
         now = self.clock()
-        if holder is not None:  # this process has not yet learnt of the holder's death
+        if holder is not None:  # this process did not know that the rank's former process has died
             self._forget(holder)
             self.deaths.append(Death(rank, holder, now))
         for number, death in enumerate(self.deaths):
@@ -234,8 +241,9 @@ class Membership:
 
 
 class Tolerant:
-    """A pollable for a sent message, which counts as complete even if the receiving process has died. ``content``: the
-    sent array, which must stay allocated as long as the message."""
+    """A pollable for a sent message, whose ``Test()`` returns True when the message has been sent or the receiving
+    process has died. ``content``: the array that was sent, which must stay allocated as long as the message is under
+    way."""
 
     def __init__(self, message, content=None):
         self.message, self.content, self.is_over = message, content, False
@@ -253,7 +261,7 @@ class Tolerant:
 
 
 class Vacant:
-    """A request of a message to or from a rank that no process holds. ``Test()`` raises LostRank."""
+    """A request of a message to or from a rank that has no process. ``Test()`` raises LostRank."""
 
     def __init__(self, rank: int):
         self.rank = rank
@@ -263,8 +271,8 @@ class Vacant:
 
 
 class WithMember:
-    """A request of a message to or from the process that holds a rank. If the message fails because the process has
-    died, the request records the death in the membership."""
+    """A request of a message to or from ``process``, which holds a rank. If the message fails because ``process`` has
+    died, the request records the death in ``membership``."""
 
     def __init__(self, membership: Membership, process: int, request: Request):
         self.membership, self.process, self.request = membership, process, request
@@ -278,17 +286,18 @@ class WithMember:
             raise
 
     def Cancel(self):
-        """Cancel the receive, unless its message has begun to arrive."""
+        """Cancel the receive, unless the message has begun to arrive."""
         self.request.Cancel()
 
 
 class FromMembers:
-    """A request of a receive from any rank that ignores messages of processes that have died.
+    """A request of a receive from any rank, which ignores messages of processes that have died.
 
-    A receive from a process that is not known to hold a rank is complete only when the process has told its rank.
+    If the sending process is not known to hold a rank, the receive is complete only when the process has reported its
+    rank.
 
-    ``post()`` starts a receive and returns a request. When the receive is complete, the request's attribute ``source``
-    is the sending process.
+    ``post()``: function that starts a receive and returns its request. When the receive is complete, the attribute
+    ``source`` of this request is the number of the sending process.
     """
 
     def __init__(self, membership: Membership, post: Callable[[], Request]):
@@ -304,13 +313,12 @@ class FromMembers:
 
 
 class MembersBackend:
-    """A `grsgd.comm.backend.Backend` for messages between ranks: each message is sent to the process that holds the
-    rank.
+    """A `grsgd.comm.backend.Backend` for messages between ranks whose processes may be replaced.
 
-    ``Test()`` of a message to or from a rank whose process has died raises LostRank. Each message is sent to the
-    process that holds the receiver's rank at the time of sending.
+    If the process of a rank has died, ``Test()`` of a message to or from this rank raises LostRank. Each message is
+    sent to the process that holds the receiving rank at the time of sending.
 
-    ``processes``: a backend of all processes, which carries only the messages between ranks.
+    ``processes``: a backend of all processes of the job, which carries only the messages between ranks.
     """
 
     survives_deaths = True

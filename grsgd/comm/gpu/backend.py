@@ -1,4 +1,5 @@
-"""A backend that sends arrays in host memory by MPI, and arrays in GPU memory by a transport of this package."""
+"""A backend that sends arrays in host memory by MPI, and arrays in GPU memory by a transport
+(`grsgd.comm.gpu.transport`)."""
 
 from collections.abc import Callable
 
@@ -9,7 +10,7 @@ from grsgd.comm.gpu.transport import GpuTransport
 
 
 class GpuBackend(MpiBackend):
-    """An `MpiBackend` that can also send CuPy arrays.
+    """An `MpiBackend` that can also send arrays in GPU memory (CuPy arrays).
 
     Parameters
     ----------
@@ -29,7 +30,7 @@ class GpuBackend(MpiBackend):
         self.transport = make_transport(self.host_memory)
 
     def carrier(self, array):
-        """Return the object that sends and receives ``array``: the `MpiBackend` for NumPy arrays, or the transport for
+        """Return the object that sends and receives ``array``: an `MpiBackend` for NumPy arrays, or the transport for
         arrays in GPU memory."""
         return self.host_memory if type(array) is np.ndarray else self.transport
 

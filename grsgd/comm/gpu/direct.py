@@ -1,4 +1,4 @@
-"""A transport for MPI libraries that can read and write arrays in GPU memory."""
+"""A transport for arrays in GPU memory, for MPI libraries that can read and write GPU memory themselves."""
 
 from collections.abc import Callable
 from functools import partial
@@ -9,10 +9,10 @@ from grsgd.comm.gpu.transport import Chunk, Transfer
 
 
 class Direct(Staged):
-    """The transport that passes arrays in GPU memory to the MPI library.
+    """A transport that passes arrays in GPU memory to the MPI library without copying them.
 
-    All-reduces are made through host memory as in `Staged`, because Open MPI has no non-blocking reductions of GPU
-    memory.
+    All-reduces copy the arrays through host memory as in `Staged`, because Open MPI has no non-blocking reductions of
+    GPU memory.
     """
 
     def Isend(self, array, dest, tag):
@@ -28,5 +28,6 @@ class Direct(Staged):
         return self._whole(array, partial(self.backend.Ibcast, array, root))
 
     def _whole(self, array, post: Callable) -> Transfer:
-        countable(array)  # raises an error for too many elements now, not later
+        # raise an error now if the array has too many elements, and not later when the message is sent
+        countable(array)
         return self.begin(array, [Chunk(self.memory.record_event(), post)])

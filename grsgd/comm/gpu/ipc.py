@@ -1,7 +1,9 @@
-"""A transport in which ranks of one host copy arrays from each other's GPU memory, by CUDA IPC.
+"""A transport by which ranks of one host copy arrays from each other's GPU memory, by CUDA IPC (inter-process
+communication).
 
-The sender's message contains a CUDA IPC handle of the memory that contains the array. The receiver opens each handle
-once, copies the array, and sends an answer. After the answer the sender may write to the array again.
+The sender's message contains a CUDA IPC handle of the GPU memory in which the array lies. The receiver opens each IPC
+handle only once, copies the array, and then sends an answer to the sender. When the sender has received the answer, it
+may write to the array again.
 """
 
 from functools import partial
@@ -13,18 +15,18 @@ from grsgd.comm.gpu.staged import HEADER_BYTES, Staged, header_fields
 from grsgd.comm.gpu.transport import Chunk, Transfer
 
 SHORT_BYTES = 32 * 2**10
-"""Largest size in bytes of a message between ranks of one host that is sent through host memory. A message through host
-memory needs no answer."""
+"""Largest size in bytes of a message between ranks of one host that is sent through host memory instead of by CUDA IPC.
+Unlike a message by CUDA IPC, a message through host memory needs no answer of the receiver."""
 IPC_FIELDS = slice(3, 13)
-"""Slice of a header's fields for IPC. The fields are whether to copy the content by IPC, the offset of the content in
-the sender's memory, and the handle of this memory (64 bytes)."""
+"""Position in a message's header of the fields for CUDA IPC. The fields say whether to copy the content by IPC, the
+offset of the content in the sender's GPU memory, and the IPC handle of this memory (64 bytes)."""
 
 
 class Ipc(Staged):
-    """The transport `Staged`, except that the receiver copies messages of more than `SHORT_BYTES` bytes between two
-    ranks of one host from the sender's GPU memory.
+    """A transport like `Staged`, except that messages of more than `SHORT_BYTES` bytes between two ranks of one host
+    are copied by the receiver from the sender's GPU memory.
 
-    ``host``: an MPI group of this host's ranks, whose memory this rank can open.
+    ``host``: an MPI group of the ranks on this host, whose GPU memory this rank can open.
     """
 
     def __init__(self, backend: MpiBackend, memory, host):
@@ -37,7 +39,8 @@ class Ipc(Staged):
         everyone.Free()
 
     def staged_bytes(self, nbytes, source):
-        one_host = len(self.same_host_ranks) == self.backend.size  # then any source is on this host
+        # if all ranks are on one host, any source is on this host
+        one_host = len(self.same_host_ranks) == self.backend.size
         return min(nbytes, SHORT_BYTES) if one_host or source in self.same_host_ranks else nbytes
 
     def _send(self, send, array, dest, tag):
@@ -48,7 +51,7 @@ class Ipc(Staged):
         header_fields(host)[:3] = array.nbytes, number, self.backend.rank
         header_fields(host)[IPC_FIELDS] = True, offset, *np.frombuffer(handle, np.int64)
         announcement = Chunk(self.memory.record_event(), partial(send, host, dest, tag))
-        # No other message from `dest` has this tag, because messages between ranks of one host have one chunk.
+        # No other message from `dest` has the answer's tag, because messages between ranks of one host have one chunk.
         answer = Chunk(request=self.backend.Irecv(np.empty(1, np.uint8), dest, self.tag_of(number)))
         return self.begin(array, [announcement, answer], partial(self.memory.give_back, host))
 

@@ -1,4 +1,4 @@
-"""Copies between the memory of a GPU and the memory of its host, which are made while the GPU computes."""
+"""Copies between the memory of a GPU and the memory of its host, which run while the GPU computes."""
 
 import ctypes
 import mmap
@@ -11,16 +11,16 @@ import numpy as np
 import torch
 
 NOT_READY = 600
-"""Value of CUDA's error code cudaErrorNotReady."""
+"""Value of the CUDA error code cudaErrorNotReady, which says that an event has not been reached yet."""
 
 
 class Memory:
-    """Copies between GPU memory and pinned host memory, on CUDA streams of their own, for the transports of this
-    package.
+    """Object by which transports copy between GPU memory and pinned host memory, on CUDA streams that are used only for
+    copies.
 
-    Arrays in GPU memory are contiguous CuPy arrays on the current device. Arrays in host memory are NumPy arrays of
-    uint8. Methods that copy return a `GpuEvent` without waiting for the copy. Computations run on torch's current
-    stream, which CuPy also uses unless torch or CuPy is given another stream.
+    Arrays in GPU memory must be contiguous CuPy arrays on the current device. Arrays in host memory must be NumPy
+    arrays of uint8. Methods of `Memory` that copy return a `GpuEvent` without waiting for the end of the copy. The GPU
+    runs computations in torch's current stream, which CuPy also uses unless torch or CuPy is given another stream.
     """
 
     def __init__(self):
@@ -32,22 +32,23 @@ class Memory:
         self._opened: dict[bytes, int] = {}
 
     def borrow(self, nbytes: int) -> np.ndarray:
-        """Return pinned host memory of ``nbytes`` bytes. After `give_back`, the memory is kept for the next call of
-        `borrow`, because pinning takes many times as long as a copy."""
+        """Return pinned (page-locked) host memory of ``nbytes`` bytes. After the call of `give_back`, the memory is
+        kept for the next call of `borrow`, because pinning memory takes many times as long as a copy."""
         try:
             return self._pinned[nbytes].pop()
         except IndexError:
             return self._pin(nbytes)
 
     def _pin(self, nbytes: int) -> np.ndarray:
-        """Return new pinned host memory of ``nbytes`` bytes, which is allocated by the system and registered with CUDA.
+        """Return new pinned host memory of ``nbytes`` bytes, which is allocated by the operating system and registered
+        with CUDA.
 
-        The memory has huge pages if the system offers huge pages. MPI libraries copy from memory that the system
-        allocates to another process of the host a tenth faster than from memory that CUDA allocates.
+        The memory has huge pages if the operating system offers huge pages. MPI libraries copy from such memory to
+        another process of the host a tenth faster than from memory that CUDA allocates.
         """
         pages = mmap.mmap(-1, max(nbytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         if hasattr(mmap, "MADV_HUGEPAGE"):
-            with suppress(OSError):  # the kernel may have no huge pages
+            with suppress(OSError):  # ignore the error of a kernel without huge pages
                 pages.madvise(mmap.MADV_HUGEPAGE)
         host = np.frombuffer(pages, np.uint8)
         self.runtime.hostRegister(host.ctypes.data, host.nbytes, 0)
@@ -55,27 +56,27 @@ class Memory:
         return host[:nbytes]
 
     def give_back(self, host: np.ndarray):
-        """Put the borrowed memory ``host`` back into the pool of pinned host memory."""
+        """Return ``host``, memory that `borrow` has lent, to the pool of pinned host memory."""
         self._pinned[host.nbytes].append(host)
 
     def record_event(self) -> "GpuEvent":
-        """Return an event that is done when the GPU has finished all work that is in torch's current stream at the time
-        of this call."""
+        """Return an event that is reached when the GPU has finished all work that torch's current stream contains at
+        the time of this call."""
         return GpuEvent(torch.cuda.current_stream().cuda_stream)
 
     def copy_out(self, array, begin: int, host: np.ndarray, after):
-        """Start to fill ``host`` with the bytes of ``array`` from byte ``begin`` on, after the event ``after``. Return
-        the event of the end of the copy."""
+        """Start to copy the bytes of ``array``, from byte ``begin`` on, into ``host``, as soon as the event ``after``
+        is reached. Return an event that is reached at the end of the copy."""
         return self._copy(host.ctypes.data, array.data.ptr + begin, host.nbytes, self.outward, after)
 
     def copy_in(self, array, begin: int, host: np.ndarray, after):
-        """Start to copy ``host`` into ``array`` from byte ``begin`` on, after the event ``after``. Return the event of
-        the end of the copy."""
+        """Start to copy ``host`` into ``array``, from byte ``begin`` of ``array`` on, as soon as the event ``after`` is
+        reached. Return an event that is reached at the end of the copy."""
         return self._copy(array.data.ptr + begin, host.ctypes.data, host.nbytes, self.inward, after)
 
     def handle(self, array) -> tuple[bytes, int]:
-        """Return the handle by which another process can open the GPU memory that contains ``array``, and the offset in
-        bytes of ``array`` in this memory."""
+        """Return the CUDA IPC handle by which another process can open the GPU memory that contains ``array``, and the
+        offset in bytes of ``array`` in this memory."""
         base, size = ctypes.c_uint64(), ctypes.c_size_t()
         error = _driver().cuMemGetAddressRange_v2(
             ctypes.byref(base), ctypes.byref(size), ctypes.c_uint64(array.data.ptr)
@@ -83,17 +84,18 @@ class Memory:
         if error:
             raise RuntimeError(f"the GPU's driver does not know the memory of an array (CUDA error {error})")
         handle = self.runtime.ipcGetMemHandle(base.value)
-        self._opened[handle] = base.value  # for a rank that sends to itself: CUDA lets no process open its own memory
+        # needed if a rank sends to itself, because CUDA lets no process open its own memory
+        self._opened[handle] = base.value
         return handle, array.data.ptr - base.value
 
     def copy_from_process(self, array, nbytes: int, handle: bytes, offset: int, after):
-        """Start to copy ``nbytes`` bytes of GPU memory of another process on this host into ``array``, after the event
-        ``after``. Return the event of the end of the copy."""
+        """Start to copy ``nbytes`` bytes of the GPU memory of another process on this host into ``array``, as soon as
+        the event ``after`` is reached. Return an event that is reached at the end of the copy."""
         return self._copy(array.data.ptr, self.open(handle) + offset, nbytes, self.inward, after)
 
     def open(self, handle: bytes) -> int:
-        """Return the address, in this process, of the GPU memory of another process on this host. The memory stays
-        open."""
+        """Open the GPU memory of another process on this host by its IPC handle, and return the memory's address in
+        this process. The opened memory is not closed again."""
         if handle not in self._opened:
             self._opened[handle] = self.runtime.ipcOpenMemHandle(handle, self.runtime.cudaIpcMemLazyEnablePeerAccess)
         return self._opened[handle]
@@ -106,8 +108,9 @@ class Memory:
 
 
 class GpuEvent:
-    """An event that is reached when a CUDA stream has finished all work that was in the stream when the event was made.
-    ``stream``: address of the CUDA stream."""
+    """An event that is reached when a CUDA stream has finished all work that the stream contained when the event was
+    made.
+    ``stream``: address of the CUDA stream whose work the event marks."""
 
     def __init__(self, stream: int):
         import cupy
@@ -118,10 +121,10 @@ class GpuEvent:
 
     @property
     def done(self) -> bool:
-        """Return whether the event is reached. Raises CuPy's CUDARuntimeError if the GPU has failed.
+        """Return True if the event is reached. Raises CuPy's CUDARuntimeError if the GPU has failed.
 
-        This property does not use the property ``done`` of CuPy's events, which stays False after a failure and raises
-        no error.
+        The property ``done`` of CuPy's own events is not used, because it stays False after a failure of the GPU and
+        raises no error.
         """
         status = self.runtime.eventQuery(self.event.ptr)
         if status not in (0, NOT_READY):

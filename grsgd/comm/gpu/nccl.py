@@ -1,8 +1,9 @@
-"""A transport that sends long messages of arrays in GPU memory, and makes all-reduces, by NCCL.
+"""A transport that uses NCCL for long messages of arrays in GPU memory and for all-reduces.
 
-NCCL has no tags, and both ranks of a message must call NCCL in the same order. So the sender announces each message by
-an MPI message with the tag. The receiver answers with a turn, the position of the message among all NCCL messages from
-this sender. After the answer both ranks call NCCL in the order of the turns.
+NCCL messages have no tags, so the sender and the receiver of a message must call NCCL in the same order. Therefore the
+sender announces each NCCL message by an MPI message, which has the tag of the NCCL message. The receiver answers the
+announcement with a turn, which is the position of the message among all NCCL messages from this sender. After the
+answer, the sender and the receiver call NCCL in the order of the turns.
 """
 
 import atexit
@@ -23,11 +24,11 @@ from grsgd.comm.gpu.staged import HEADER_BYTES, Staged, header_fields
 from grsgd.comm.gpu.transport import Chunk, Transfer
 
 IDENTIFIER_BYTES = 128
-"""Number of bytes of the identifier of an NCCL communicator. In the announcement of a message, the identifier follows
-the header."""
+"""Number of bytes of the identifier by which two ranks make an NCCL communicator. In the announcement of an NCCL
+message, the identifier of the NCCL communicator follows the header."""
 MAX_PEERS = 16
-"""Largest number of ranks to which a rank sends messages by NCCL. The number is limited because each connection needs
-GPU memory, and takes time to make."""
+"""Largest number of other ranks to which one rank sends messages by NCCL. This number is limited because each NCCL
+communicator needs GPU memory and takes time to make."""
 TYPES = {
     "f2": "NCCL_FLOAT16",
     "f4": "NCCL_FLOAT32",
@@ -39,15 +40,15 @@ TYPES = {
     "u4": "NCCL_UINT32",
     "u8": "NCCL_UINT64",
 }
-"""CuPy's names of NCCL's types, by the kind and size of an array's elements. All-reduces of arrays with other types are
-made through host memory."""
+"""CuPy's names of NCCL's data types, by the kind and size in bytes of an array's elements. All-reduces of arrays with
+other data types are made through host memory."""
 
 
 class Nccl(Staged):
-    """The transport `Staged`, except that NCCL makes all-reduces, and sends messages of more than `SHORT_BYTES` bytes
-    to the first `MAX_PEERS` other ranks.
+    """A transport like `Staged`, except that NCCL makes all-reduces, and carries messages of more than `SHORT_BYTES`
+    bytes to at most `MAX_PEERS` other ranks.
 
-    ``library``: a `CupyNccl`, or in tests an object with the same methods.
+    ``library``: a `CupyNccl`, or, in tests, an object with the same methods.
     """
 
     def __init__(self, backend: MpiBackend, memory, library):
@@ -67,16 +68,16 @@ class Nccl(Staged):
         return self.tags + 2 * (number % (self.tags // 2))
 
     def answer_tag(self, number: int) -> int:
-        """Return the tag of the answer to message number ``number``. No chunk has this tag, because a rank may answer
-        rank r while it sends the chunks of another message with this number to rank r."""
+        """Return the tag of the receiver's answer to message number ``number``. No chunk of a message has this tag,
+        because this rank may send an answer and the chunks of a message with the same number to the same rank."""
         return self.tag_of(number) + 1
 
     def _connection(self, size: int, identifier: np.ndarray, rank: int) -> "NcclConnection":
         return NcclConnection(partial(self.library.join, size, identifier, rank), self.backend.timeout)
 
     def _connects(self, dest: int) -> bool:
-        """Return whether long messages to rank ``dest`` are sent by NCCL. Make the connection to rank ``dest`` if the
-        connection is needed and missing."""
+        """Return True if long messages to rank ``dest`` are sent by NCCL. If rank ``dest`` has no NCCL connection yet
+        and may have one, make the connection."""
         if dest not in self._to:
             if dest == self.backend.rank or len(self._to) == MAX_PEERS:
                 return False
@@ -134,13 +135,14 @@ class Nccl(Staged):
 
             transfer = Transfer(self, array)
             transfer.on_complete = when_told
-            transfer.add(Chunk(post=self._tell))  # after all earlier collectives, as on the other ranks
+            # broadcast after all earlier collectives, because all ranks must call the collectives in one order
+            transfer.add(Chunk(post=self._tell))
             self.advance()
         return transfer
 
     def _tell(self):
-        """Return the request of the broadcast that brings the identifier of the NCCL communicator of all ranks. Rank 0
-        makes the identifier."""
+        """Return the request of the broadcast that sends the identifier of the NCCL communicator of all ranks. Rank 0
+        makes the identifier that it broadcasts."""
         if self._told is None:
             if self.backend.rank == 0:
                 self._identifier[:] = self.library.identifier()
@@ -149,15 +151,16 @@ class Nccl(Staged):
 
 
 class NcclConnection:
-    """An NCCL communicator with a thread that calls NCCL. A thread is necessary because a call may block until the
-    other ranks make the matching call.
+    """An NCCL communicator, and a thread that calls NCCL on this communicator. The thread is necessary because a call
+    of NCCL may block until the other ranks make the matching call.
 
     Parameters
     ----------
     join
         Function that makes the NCCL communicator together with the other ranks, and returns a `NcclLink`.
     timeout
-        Seconds that a call of NCCL may take. If a call takes longer, the NCCL communicator is aborted.
+        Seconds that a call of NCCL may take. If a call of NCCL takes longer than ``timeout``, the NCCL communicator is
+        aborted.
     """
 
     def __init__(self, join: Callable, timeout: float):
@@ -171,14 +174,15 @@ class NcclConnection:
         threading.Thread(target=self._work, args=(join,), name="grsgd-nccl", daemon=True).start()
 
     def next_turn(self) -> int:
-        """Return the turn of the next call, a number counted from 0. The receiving rank calls this method to determine
-        the order of the calls on both ranks."""
+        """Return the turn of the next NCCL message: its position, counted from 0, among the messages of this
+        connection. The receiving rank calls `next_turn` to determine the order in which sender and receiver call
+        NCCL."""
         self._turns += 1
         return self._turns - 1
 
     def call(self, turn: int, *words) -> "NcclCall":
-        """Let the thread call ``link.call(*words)`` after all calls with lower turns. Return the request of the
-        call."""
+        """Let the connection's thread call ``link.call(*words)``, after all calls with lower turns. Return the request
+        of this call of NCCL."""
         call = NcclCall(self)
         self._early[turn] = call, words
         while self._begun in self._early:
@@ -192,13 +196,13 @@ class NcclConnection:
             while self.error is None:
                 call, words = self._queue.get()
                 call.event = self.link.call(*words)
-            self._abort()  # the other ranks have joined after a time-out
+            self._abort()  # abort, because the other ranks joined only after the time-out
         except Exception as error:
             self.error = self.error or error
 
     def check(self, begin: float):
-        """Abort the NCCL communicator and raise an error if NCCL has failed (RuntimeError), or if a call that was
-        requested at the time ``begin`` takes too long (WaitTimeout)."""
+        """Raise RuntimeError if NCCL has failed, or WaitTimeout if a call that was requested at the time ``begin``
+        takes too long. Before raising one of these errors, abort the NCCL communicator."""
         try:
             if self.error is None and self.link is not None:
                 self.link.check()
@@ -218,7 +222,7 @@ class NcclConnection:
 
 
 class NcclCall:
-    """A request of a call of NCCL that is under way, with the methods of an MPI request."""
+    """A request of a call of NCCL, with the methods of an MPI request."""
 
     def __init__(self, connection: NcclConnection):
         self.connection = connection
@@ -226,41 +230,42 @@ class NcclCall:
         self.event = None
 
     def Test(self) -> bool:
-        """Return whether the GPU has finished the call. Raises the errors of `NcclConnection.check`."""
+        """Return True if the GPU has finished the call of NCCL. Raises the errors of `NcclConnection.check`."""
         if self.event is not None and self.event.done:
             return True
         self.connection.check(self.begin)
         return False
 
     def Cancel(self):
-        """Do nothing, because the sender has begun to send the message, so the message must be received."""
+        """Do nothing, because the sender has already begun to send the message, so that this rank must receive it."""
 
 
 class CupyNccl:
-    """Interface to CuPy's NCCL, on the GPU that is CuPy's current device at the first call."""
+    """Interface to the NCCL functions of CuPy, on the GPU that is CuPy's current device when they are first called."""
 
     def __init__(self):
         self.links: list[NcclLink] = []
         self.is_aborted = False
 
     def gpu(self) -> str:
-        """Return a text that identifies the GPU of this rank on its host. Raises an error of any type if CuPy has no
-        NCCL."""
+        """Return a text that identifies this rank's GPU among the GPUs of its host. If CuPy has no NCCL, the method
+        raises an error, which may have any type."""
         nccl, device = _cupy_nccl()
         nccl.get_version()
         return device.pci_bus_id
 
     def identifier(self) -> np.ndarray:
-        """Return the identifier of a new NCCL communicator, which all ranks of the communicator must pass to `join`."""
+        """Return the identifier of a new NCCL communicator, which all ranks of this communicator must pass to
+        `join`."""
         nccl, _ = _cupy_nccl()
-        made = nccl.get_unique_id()  # bytes, or in older versions of CuPy signed numbers
+        made = nccl.get_unique_id()  # CuPy returns bytes, or in older versions signed numbers
         return np.frombuffer(made, np.uint8) if isinstance(made, bytes) else np.array(made, np.int8).view(np.uint8)
 
     def join(self, size: int, identifier: np.ndarray, rank: int) -> "NcclLink":
-        """Make the NCCL communicator ``identifier`` together with the other ranks. This method blocks until all
-        ``size`` ranks have called it."""
+        """Make the NCCL communicator with the given ``identifier``, together with its other ranks. `join` blocks until
+        all ``size`` ranks of the communicator have called it."""
         nccl, device = _cupy_nccl()
-        device.use()  # each thread has its own current device
+        device.use()  # set the device in this thread, because each thread has its own current device
         try:
             communicator = nccl.NcclCommunicator(size, identifier.tobytes(), rank)
         except TypeError:  # older versions of CuPy take a tuple of signed numbers
@@ -272,7 +277,7 @@ class CupyNccl:
         return link
 
     def abort(self):
-        """Abort all NCCL communicators of this object, so that the GPU no longer waits for other ranks."""
+        """Abort all NCCL communicators that this object has made, so that the GPU no longer waits for other ranks."""
         self.is_aborted = True
         for link in self.links:
             link.abort()
@@ -287,7 +292,7 @@ def _cupy_nccl():
 
 
 class NcclLink:
-    """An NCCL communicator of CuPy, and the CUDA stream of its calls."""
+    """An NCCL communicator of CuPy, and the CUDA stream in which its calls run."""
 
     def __init__(self, nccl, communicator, rank: int):
         import cupy
@@ -295,13 +300,13 @@ class NcclLink:
         self.nccl, self.communicator, self.rank = nccl, communicator, rank
         self.runtime, self.stream = cupy.cuda.runtime, cupy.cuda.Stream(non_blocking=True)
         self.is_aborted = False
-        atexit.register(self.abort)  # unlike destroying the communicator, aborting does not wait for other ranks
+        atexit.register(self.abort)  # abort the communicator at exit, because destroying it would wait for other ranks
 
     def call(self, what: str, array, nbytes: int, after: GpuEvent) -> GpuEvent:
-        """Let the GPU send, receive or sum ``array`` after the event ``after``. Return the event at which the GPU has
-        finished.
+        """Let the GPU send, receive or sum ``array`` when the event ``after`` is reached. Return an event that is
+        reached when the GPU has sent, received or summed the array.
 
-        ``what`` is "send", "receive" or "sum". ``nbytes`` is the length in bytes of a message that is sent or received.
+        ``what``: "send", "receive" or "sum". ``nbytes``: length in bytes of the message that is sent or received.
         """
         self.runtime.streamWaitEvent(self.stream.ptr, after.event.ptr)
         place, stream, nccl = array.data.ptr, self.stream.ptr, self.nccl
@@ -314,12 +319,12 @@ class NcclLink:
         return GpuEvent(stream)
 
     def check(self):
-        """Raise the error of a call that has failed on the GPU."""
+        """If a call of NCCL has failed on the GPU, raise its error."""
         if not self.is_aborted:
             self.communicator.check_async_error()
 
     def abort(self):
-        """Abort the NCCL communicator, and all its calls that are under way."""
+        """Abort the NCCL communicator, including its calls that are under way."""
         if not self.is_aborted:
             self.is_aborted = True
             with suppress(Exception):

@@ -1,12 +1,12 @@
-"""Choice of the transport of arrays in GPU memory. At the start of a run, every transport is tried, and its speed is
-measured.
+"""Choice of the transport by which ranks send arrays in GPU memory. At the start of a run, the usable transports are
+tested, and their speeds are measured.
 
-The transport ``direct`` lets the MPI library read and write GPU memory (module `direct`). The transport ``staged``
-sends chunks through pinned host memory (module `staged`). With the transport ``ipc``, ranks of one host copy from each
-other's GPU memory, and other messages are staged (module `ipc`). The transport ``nccl`` uses NCCL for long messages and
-for sums of arrays (module `nccl`).
+With the transport ``direct``, the MPI library itself reads and writes GPU memory (module `direct`). With the transport
+``staged``, messages are sent in chunks through pinned host memory (module `staged`). With the transport ``ipc``, ranks
+of one host copy from each other's GPU memory, and messages between hosts are sent as by ``staged`` (module `ipc`). With
+the transport ``nccl``, the library NCCL carries long messages and sums arrays (module `nccl`).
 
-A schedule is a generator that yields each object it waits for.
+A schedule is a generator that yields each object (such as a request of a message) for which the schedule waits.
 """
 
 import importlib
@@ -40,28 +40,29 @@ from grsgd.models.flat import Flat
 from grsgd.mpi_environment import DEFAULTS, find_mpiexec, module, without_launcher
 
 SIZES = (1, SHORT_BYTES // 4 + 1, 2 * CHUNK_BYTES // 4 + 3)
-"""Numbers of float32 elements of the three test messages. The first message has one element, the second message has
-more than `SHORT_BYTES` bytes, and the third message has several chunks."""
+"""Numbers of float32 elements of the three messages by which a transport is tested. The first test message has one
+element, the second has more than `SHORT_BYTES` bytes, and the third has several chunks."""
 AUTOMATIC = ("direct", "ipc", "staged")
-"""The transports among which ``auto`` chooses. ``nccl`` is left out because it has never run on a GPU."""
+"""The transports among which the value ``auto`` of the option ``comm.transfer`` chooses. The transport ``nccl`` is not
+among them, because it has never run on a GPU."""
 MAX_TIMED_BYTES = 64 * 2**20
 REPEATS = 20
 TRIAL_SECONDS = 60.0
-"""Seconds that a trial may take in which the MPI library sends GPU memory."""
+"""Time limit in seconds for the test that shows whether the MPI library can send GPU memory."""
 ERROR = re.compile(r"\w*(Error|Exception|not found|Abort)\b")
-"""Pattern of the beginning of a line of output that names an error. Launchers print further lines after a line that
-names an error."""
+"""Regular expression for the beginning of a line of a program's output that names an error. Such a line need not be the
+last line of the output, because launchers of MPI programs print further lines."""
 REMEDIES = {"MVAPICH": "try MV2_USE_CUDA=1", "Intel": "try I_MPI_OFFLOAD=1"}
-"""Advice to set an environment variable that, by the documentation of an MPI library, lets the library read GPU memory.
-The key is a part of the library's name."""
+"""Advice for the user, by a part of the MPI library's name: the environment variable that, according to the library's
+documentation, lets it read GPU memory."""
 
 
 class Choice(NamedTuple):
-    """The transport that was chosen for a run.
+    """The transport that was chosen for a run, with the results of the tests.
 
-    ``name``: name of the transport. ``backend``: a backend of the ranks with the transport. ``results``: for each
-    transport, the seconds that a message took, or the reason why the transport cannot be used. ``nbytes``: number of
-    bytes of the timed message.
+    ``name``: name of the transport. ``backend``: a backend of the run's ranks that uses this transport. ``results``:
+    for each tested transport, the seconds that a message took, or the reason why the transport cannot be used.
+    ``nbytes``: number of bytes of the message whose time was measured.
     """
 
     name: str
@@ -70,8 +71,8 @@ class Choice(NamedTuple):
     nbytes: int = 0
 
     def __str__(self):
-        """Return a line for the run file with the measured time of each transport, or the reason why the transport
-        cannot be used."""
+        """Return one line of text for the run file: for each transport, the measured time or the reason why it cannot
+        be used."""
         times = (f"{name} {x if isinstance(x, str) else f'{1e3 * x:.3g} ms'}" for name, x in self.results.items())
         return "; ".join(times) + (f" ({self.nbytes} bytes)" if self.nbytes else "")
 
@@ -84,7 +85,8 @@ def select_transport(
     timeout: float = 10.0,
     library_seconds: float = TRIAL_SECONDS,
 ) -> Choice:
-    """Choose the transport by which ranks send arrays on ``device``. All ranks must call this function at once.
+    """Choose the transport by which ranks send arrays that are on ``device``. All ranks must call `select_transport` at
+    once.
 
     Parameters
     ----------
@@ -130,8 +132,8 @@ def select_transport(
 
 
 def transports(mpi, memory) -> dict[str, Callable]:
-    """Return functions that make a transport from a backend, by the transport's name. All ranks must call this function
-    at once."""
+    """Return the functions that make a transport from a backend, by the name of the transport. All ranks must call
+    `transports` at once."""
     from mpi4py import MPI
 
     host = mpi.Split_type(MPI.COMM_TYPE_SHARED)
@@ -148,8 +150,8 @@ def transports(mpi, memory) -> dict[str, Callable]:
 def transport_error(
     name: str, backend: GpuBackend, device: torch.device, timeout: float, library_seconds: float = TRIAL_SECONDS
 ) -> str | None:
-    """Return the reason why the ranks cannot use the transport ``name``, or None if the ranks can use the transport.
-    All ranks must call this function at once, and get the same result."""
+    """Return the reason why the ranks cannot use the transport ``name``, or None if they can use it. All ranks must
+    call `transport_error` at once, and all get the same result."""
     mpi, error = backend.mpi, None
     if name == "direct":
         error = first_error(mpi, cuda_aware_mpi_error("cupy", library_seconds) if is_first_of_host(mpi) else None)
@@ -161,7 +163,7 @@ def transport_error(
     if error is None:
         try:
             MpiDriver(mpi.rank, timeout, "inline").run(self_test(Communicator(backend.dup()), device))
-        except Exception as raised:  # after any error of a library, this transport is not used
+        except Exception as raised:  # the transport is not used if the library raises any error
             error = f"{type(raised).__name__}: {raised}"
         error = first_error(mpi, error)
         if error is not None:
@@ -170,12 +172,12 @@ def transport_error(
 
 
 def nccl_error(backend: GpuBackend) -> str | None:
-    """Return the reason why NCCL cannot connect the ranks, or None if NCCL can connect the ranks. All ranks must call
-    this function at once, and get the same result."""
+    """Return the reason why NCCL cannot connect the ranks, or None if NCCL can connect them. All ranks must call
+    `nccl_error` at once, and all get the same result."""
     gpu = error = None
     try:
         gpu = machine(), backend.transport.library.gpu()
-    except Exception as raised:  # CuPy without NCCL raises errors of several types
+    except Exception as raised:  # CuPy without NCCL may raise an error of any type
         error = f"CuPy finds no NCCL ({raised}): `pip install nvidia-nccl-cu12` or `nvidia-nccl-cu13`"
     if error is None and backend.fault_tolerant:
         error = "with --with-ft ulfm, NCCL would go on waiting for a rank that has died"
@@ -188,7 +190,7 @@ def nccl_error(backend: GpuBackend) -> str | None:
 
 
 def is_first_of_host(mpi) -> bool:
-    """Return whether this rank is the lowest rank on its host. All ranks must call this function at once."""
+    """Return True if this rank is the lowest rank on its host. All ranks must call `is_first_of_host` at once."""
     from mpi4py import MPI
 
     host = mpi.Split_type(MPI.COMM_TYPE_SHARED)
@@ -198,12 +200,12 @@ def is_first_of_host(mpi) -> bool:
 
 
 def ipc_error(backend: GpuBackend, device: torch.device) -> str | None:
-    """Return the reason why this rank cannot open the GPU memory of another rank on its host, or None if this rank can
-    open the memory. All ranks must call this function at once."""
+    """Return the reason why this rank cannot open the GPU memory of some rank on its host, or None if it can open the
+    memory of each of them. All ranks must call `ipc_error` at once."""
     memory = backend.transport.memory
     try:
         handle, _ = memory.handle(Flat.zeros(1, torch.float32, device).array)
-    except Exception as error:  # CUDA's driver may raise errors of any type
+    except Exception as error:  # the CUDA driver may raise an error of any type
         handle = str(error)
     handles = backend.mpi.allgather(handle)
     for rank in backend.transport.same_host_ranks:
@@ -217,17 +219,17 @@ def ipc_error(backend: GpuBackend, device: torch.device) -> str | None:
 
 
 def first_error(mpi, error: str | None) -> str | None:
-    """Return the error of the lowest rank whose ``error`` is not None, or None if no rank has an error. All ranks must
-    call this function at once."""
+    """Return the error text of the lowest rank that passes one in ``error``, or None if all ranks pass None. All ranks
+    must call `first_error` at once."""
     errors = [f"rank {rank}: {text}" for rank, text in enumerate(mpi.allgather(error)) if text is not None]
     return errors[0] if errors else None
 
 
 def self_test(comm: Communicator, device: torch.device):
-    """Schedule that tests a transport: it sends test messages of several sizes, broadcasts and all-reduces, and raises
-    RuntimeError if received content is wrong.
+    """Generator (schedule) that tests a transport: it sends messages of several sizes, broadcasts and all-reduces, and
+    raises RuntimeError if received content is wrong.
 
-    The test messages are sent while the GPU still computes their content.
+    The test messages are sent while the GPU still computes their content, because a transport must wait for the GPU.
     """
     rank, n = comm.rank, comm.size
     for size in SIZES:
@@ -246,14 +248,15 @@ def self_test(comm: Communicator, device: torch.device):
 
 
 def check(got: Flat, expected: torch.Tensor, what: str):
-    """Raise RuntimeError if the received content ``got`` differs from ``expected``. ``what`` describes the message."""
+    """Raise RuntimeError if ``got``, the received content, differs from ``expected``. ``what`` describes the
+    message."""
     if not torch.equal(got.tensor, expected):
         raise RuntimeError(f"{what} did not arrive as it was sent")
 
 
 def message_seconds(backend: GpuBackend, device: torch.device, nbytes: int, timeout: float) -> float:
-    """Return the median time in seconds of a message of ``nbytes`` bytes to the next rank, while every rank sends such
-    a message. All ranks must call this function at once."""
+    """Return the median time in seconds that a message of ``nbytes`` bytes to the next rank takes, while every rank
+    sends such a message. All ranks must call `message_seconds` at once."""
     comm, driver = Communicator(backend.dup()), MpiDriver(backend.rank, timeout, "inline")
     rank, n = comm.rank, comm.size
     mine, got = (Flat.zeros(max(nbytes // 4, 1), torch.float32, device) for _ in range(2))
@@ -262,7 +265,8 @@ def message_seconds(backend: GpuBackend, device: torch.device, nbytes: int, time
         yield comm.Irecv(got.array, (rank - 1) % n), comm.Isend(mine.array, (rank + 1) % n)
 
     times = []
-    for _ in range(REPEATS + 1):  # the first exchange is not timed, because it makes buffers and connections
+    # the first exchange is not timed, because the library makes its buffers and connections in it
+    for _ in range(REPEATS + 1):
         backend.mpi.Barrier()
         begin = time.perf_counter()
         driver.run(exchange())
@@ -270,16 +274,16 @@ def message_seconds(backend: GpuBackend, device: torch.device, nbytes: int, time
     return statistics.median(times[1:])
 
 
-# ---- test whether the MPI library can send GPU memory, in another job, because the library may end the job
+# ---- test whether the MPI library can send GPU memory, in a separate job, because a failing library may end its job
 
 
 def cuda_aware_mpi_error(kind: str, timeout: float = TRIAL_SECONDS) -> str | None:
     """Return the reason why the MPI library cannot send arrays of the Python module ``kind`` ("cupy"), or None if the
-    library can send such arrays.
+    library can send them.
 
-    A separate job of two ranks on this host tries to send arrays in GPU memory, because an MPI library that cannot send
-    these arrays may end the job. If the host has no ``mpiexec``, one process sends to itself. Cray MPICH is not tried,
-    because an environment variable says whether Cray MPICH can send GPU memory.
+    A separate job of two ranks on this host sends arrays in GPU memory, because an MPI library that cannot send them
+    may end its whole job. If the host has no ``mpiexec``, the test is one process that sends to itself. Cray MPICH is
+    not tested, because an environment variable says whether Cray MPICH can send GPU memory.
     """
     from mpi4py import MPI
 
@@ -299,31 +303,31 @@ def cuda_aware_mpi_error(kind: str, timeout: float = TRIAL_SECONDS) -> str | Non
 
 
 def cause(ended: subprocess.CompletedProcess) -> str:
-    """Return the last line of the error output of ``ended`` that names an error. If no line names an error, return the
-    last line, or the exit code if there is no line."""
+    """Return the last line that names an error in the error output of ``ended``, a process that has failed. If no line
+    names an error, return the last line, or the exit code if the error output is empty."""
     lines = [line.strip() for line in ended.stderr.splitlines() if line.strip()]
     errors = [line for line in lines if ERROR.match(line)]
     return (errors or lines or [f"exit code {ended.returncode}"])[-1]
 
 
 def remedy(library: str) -> str:
-    """Return the advice for an MPI library that sends GPU memory only if an environment variable is set, or an empty
-    text."""
+    """Return the advice in `REMEDIES` for the MPI library ``library``, or an empty text if `REMEDIES` has no advice for
+    it."""
     return next((f"; {advice}" for name, advice in REMEDIES.items() if name in library), "")
 
 
 def send_in_a_ring(kind: str):
-    """Send arrays of the Python module ``kind`` to the next rank, and raise RuntimeError if the array of the previous
-    rank does not arrive correctly. The MPI library may end this process. If the job has one rank, this rank sends to
-    itself."""
+    """Send arrays of the Python module ``kind`` to the next rank, and raise RuntimeError if the array from the previous
+    rank does not arrive correctly. If the MPI library cannot send such arrays, it may end this process. If the job has
+    only one rank, this rank sends to itself."""
     from mpi4py import MPI
 
-    signal.alarm(int(TRIAL_SECONDS))  # so that a rank ends even if its launcher was killed
+    signal.alarm(int(TRIAL_SECONDS))  # end this rank after a time limit, even if its launcher was killed
     xp, world = importlib.import_module(kind), MPI.COMM_WORLD
     source, dest = (world.rank - 1) % world.size, (world.rank + 1) % world.size
     for size in (100, 2**21):
         mine, got = xp.arange(size, dtype="float32"), xp.zeros(size, "float32")
-        float(mine[-1])  # float() waits until the GPU has computed the array
+        float(mine[-1])  # wait, by float(), until the GPU has computed the array
         requests = [world.Irecv(got, source), world.Isend(mine, dest)]
         MPI.Request.Waitall(requests)
         if not bool((mine == got).all()):

@@ -1,5 +1,5 @@
-"""A transport that sends arrays in GPU memory through pinned host memory in chunks. While a chunk is sent, the next
-chunk is copied."""
+"""A transport that sends arrays in GPU memory in chunks, through pinned (page-locked) host memory. While one chunk of a
+message is sent, the next chunk is copied to host memory."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -10,37 +10,39 @@ from grsgd.comm.backend import MpiBackend
 from grsgd.comm.gpu.transport import Chunk, GpuTransport, Transfer
 
 CHUNK_BYTES = 4 * 2**20
-"""Number of bytes of a chunk, the part of an array that is copied and sent at a time.
+"""Number of bytes of a chunk, the part of an array that is copied and sent as one unit.
 
-A chunk of `CHUNK_BYTES` is long enough to be sent at the full speed of the network. A chunk of `CHUNK_BYTES` is also
-short enough to be copied quickly. During the copies of the first and the last chunk, no chunk is sent.
+A chunk is so long that it is sent at the full speed of the network. A chunk is also short enough that little time is
+spent on the copies of the first and the last chunk. During the copies of the first and the last chunk, the network is
+idle.
 """
 
 HEADER_BYTES = 128
 """Number of bytes of the header that precedes the first chunk of a message between two ranks.
 
-The header's int64 fields are the message's length in bytes, the message's number, the sender, and fields of
-`grsgd.comm.gpu.ipc`. Because of the header, a receiver need not know the length or the sender in advance.
+The header consists of int64 fields: the message's length in bytes, the message's number, the sender, and fields of
+`grsgd.comm.gpu.ipc`. Because of the header, a receiver need not know the message's length or sender in advance.
 """
 
 
 def chunk_bounds(nbytes: int) -> Iterator[tuple[int, int]]:
-    """Yield (begin, end) in bytes of each chunk of a message of ``nbytes`` bytes. A message of 0 bytes has one empty
-    chunk."""
+    """Yield the pair (begin, end), in bytes, of each chunk of a message of ``nbytes`` bytes. A message of 0 bytes has
+    one empty chunk."""
     for begin in range(0, max(nbytes, 1), CHUNK_BYTES):
         yield begin, min(begin + CHUNK_BYTES, nbytes)
 
 
 def header_fields(host: np.ndarray) -> np.ndarray:
-    """Return a view of the header of the message in ``host``: int64 of shape [`HEADER_BYTES` / 8]."""
+    """Return a view of the header at the beginning of ``host``, the host memory of a message: int64 of shape
+    [`HEADER_BYTES` / 8]."""
     return host[:HEADER_BYTES].view(np.int64)
 
 
 class Staged(GpuTransport):
-    """The transport for an MPI library that cannot read and write GPU memory.
+    """A transport for MPI libraries that cannot read and write GPU memory, by copies through host memory.
 
-    A message of n bytes needs n bytes of pinned memory from a pool, besides the header. All chunks of a message except
-    the first chunk have a tag of their own, so that no receive of another message gets these chunks.
+    A message of n bytes needs n bytes of pinned host memory from a pool, and some more bytes for the header. All chunks
+    of a message except the first chunk have a special tag, so that no receive of another message gets these chunks.
     """
 
     def __init__(self, backend: MpiBackend, memory):
@@ -48,11 +50,11 @@ class Staged(GpuTransport):
 
         super().__init__(backend, memory)
         self.tags = (MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) + 1) // 2
-        """Lowest tag of chunks. All tags of algorithms are lower."""
+        """Lowest tag of chunks. Algorithms use only tags that are lower than this tag."""
         self.number = 0
 
     def tag_of(self, number: int) -> int:
-        """Return the tag of all chunks except the first chunk of message number ``number``."""
+        """Return the tag of all chunks, except the first chunk, of the message with the number ``number``."""
         return self.tags + number % self.tags
 
     def Isend(self, array, dest, tag):
@@ -78,7 +80,8 @@ class Staged(GpuTransport):
         return self.begin(array, chunks, partial(self.memory.give_back, host))
 
     def Irecv(self, array, source, tag):
-        read = self.memory.record_event()  # the GPU may still have to read the array
+        # wait for this event before changing the array, because the GPU may still have to read it
+        read = self.memory.record_event()
         host = self.memory.borrow(HEADER_BYTES + self.staged_bytes(array.nbytes, source))
         first = host[: HEADER_BYTES + CHUNK_BYTES]
         with self.lock:
@@ -89,8 +92,8 @@ class Staged(GpuTransport):
         return transfer
 
     def _first_received(self, transfer: Transfer, array, host, read):
-        """Start to copy the first chunk of a message from ``host`` into ``array``, and start to receive the other
-        chunks of the message."""
+        """Start to copy the first chunk of a received message from ``host`` into ``array``, and start to receive the
+        other chunks."""
         nbytes, number, sender = header_fields(host)[:3].tolist()
         self.check(nbytes, sender, array)
         (_, first), *others = chunk_bounds(nbytes)
@@ -101,8 +104,8 @@ class Staged(GpuTransport):
         return self.memory.copy_in(array, 0, host[HEADER_BYTES : HEADER_BYTES + first], read)
 
     def staged_bytes(self, nbytes: int, source: int) -> int:
-        """Return how many bytes of a message of ``nbytes`` bytes from rank ``source`` pass through host memory at
-        most."""
+        """Return the largest number of bytes, of a message of ``nbytes`` bytes from rank ``source``, that may pass
+        through host memory."""
         return nbytes
 
     def check(self, nbytes: int, sender: int, array):
@@ -133,7 +136,7 @@ class Staged(GpuTransport):
         return self.begin(array, chunks, partial(self.memory.give_back, host))
 
     def next_number(self) -> int:
-        """Return the number of the next message of this rank, from which `tag_of` computes the tag of the message's
+        """Return the number of this rank's next message, from which `tag_of` computes the tag of the message's
         chunks."""
         with self.lock:
             self.number += 1

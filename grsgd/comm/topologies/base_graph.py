@@ -1,5 +1,5 @@
-"""Base-(k+1) graphs, topologies for every number of ranks. Each step uses another graph, and after all graphs were used
-once, all ranks have the exact mean of the models.
+"""Base-(k+1) graphs, topologies that exist for every number of ranks. Each step uses another graph, and when each graph
+has been used once, the models of all ranks are the exact mean of the initial models.
 
 Source: Takezawa, Sato, Bao, Niwa, Yamada 2023, Beyond exponential graph: communication-efficient topologies for
 decentralized learning via finite-time convergence, algorithms 1 to 3.
@@ -12,9 +12,10 @@ import numpy as np
 
 def base_graph(n: int, base: int) -> np.ndarray:
     """Return the mixing matrices of a base-(k+1) graph for ``n`` ranks: float64 of shape [steps, n, n], symmetric and
-    doubly stochastic. The matrices are made by algorithm 3 of Takezawa 2023.
+    doubly stochastic. The matrices are computed by algorithm 3 of Takezawa 2023.
 
-    All elements of the product of the returned matrices are 1/n. A rank has at most ``base`` - 1 neighbours per step.
+    All elements of the product of the returned matrices are 1/n, so that the models become their mean. In each step, a
+    rank has at most ``base`` - 1 neighbours.
     """
     smooth = largest_smooth_divisor(n, base)
     simple = simple_base_graph(n, base)
@@ -37,10 +38,10 @@ def largest_smooth_divisor(n: int, base: int) -> int:
 
 
 def hyper_hypercube(n: int, base: int) -> list[np.ndarray]:
-    """Return the mixing matrices of a hyper-hypercube for ``n`` ranks (algorithm 1 of Takezawa 2023). In each step,
-    cliques of at most ``base`` ranks average the models of their ranks.
+    """Return the mixing matrices of a hyper-hypercube for ``n`` ranks (algorithm 1 of Takezawa 2023). In each step, the
+    ranks form cliques of at most ``base`` ranks, and the ranks of each clique average their models.
 
-    ``n`` must have no prime factor above ``base``.
+    The number ``n`` must have no prime factor above ``base``.
     """
     steps, stride, left = [], 1, n
     while left > 1:
@@ -58,11 +59,12 @@ def hyper_hypercube(n: int, base: int) -> list[np.ndarray]:
 def simple_base_graph(n: int, base: int) -> list[np.ndarray]:
     """Return the mixing matrices of a simple base-(k+1) graph for ``n`` ranks (algorithm 2 of Takezawa 2023).
 
-    The ranks are divided into parts, one part per digit of ``n`` written in base ``base``, the largest part first. The
-    part of digit p has digit * base^p ranks. In the first steps, the ranks of each part average their models. In the
-    next steps, each part in turn exchanges models with all ranks after the part. After the exchange of a part, each
-    subset of base^p ranks of the part has the mean of the part and of all later ranks. In the last steps, the ranks of
-    each subset average their models.
+    The ranks are divided into parts, one part per nonzero digit of ``n`` in base ``base``, beginning with the largest
+    part. The part for the digit at position p has digit * base^p ranks. In the first steps, the ranks of each part
+    average their models with each other. In the following steps, the parts one after the other exchange models with all
+    ranks in later parts. After the exchange of a part, each subset of base^p ranks of this part has, as its mean, the
+    mean of the part and of all later parts. In the last steps, the ranks of each subset of base^p ranks average their
+    models.
     """
     parts, left = [], n
     while left:
@@ -82,10 +84,12 @@ def simple_base_graph(n: int, base: int) -> list[np.ndarray]:
 
 
 def trade(count: int, size: int, others: int) -> np.ndarray:
-    """Return the matrix of an exchange between ``count`` subsets of ``size`` ranks and the ``others`` ranks after them.
+    """Return the mixing matrix of an exchange between ``count`` subsets of ``size`` ranks each and the ``others`` ranks
+    that follow them.
 
-    If all ranks of the subsets have equal models before the exchange, the mean of each subset is the mean of all ranks
-    after the exchange. The mean of the ``others`` ranks is the mean of all ranks after the exchange, too.
+    If all ranks of the subsets have equal models before the exchange, the exchange makes the mean of each subset equal
+    to the mean of all ranks. After the exchange, the mean of the models of the ``others`` ranks is also the mean of all
+    ranks.
     """
     n = count * size + others
     weight, W = size / n, np.eye(n)
@@ -98,15 +102,15 @@ def trade(count: int, size: int, others: int) -> np.ndarray:
 
 
 def side_by_side(n: int, groups: list[tuple[list[int], list[np.ndarray]]]) -> list[np.ndarray]:
-    """Return mixing matrices of ``n`` ranks whose step k makes step k of every group of ranks. A group with fewer steps
-    than another group keeps its models in the last steps."""
+    """Return mixing matrices for ``n`` ranks in groups: matrix number k lets every group take step k of its own
+    matrices. A group with fewer matrices than another group keeps its models unchanged in the last steps."""
     count = max(len(steps) for _, steps in groups)
     return [embedded(n, [(ranks, steps[k]) for ranks, steps in groups if k < len(steps)]) for k in range(count)]
 
 
 def embedded(n: int, blocks: list[tuple[list[int], np.ndarray]]) -> np.ndarray:
-    """Return the mixing matrix of ``n`` ranks in which each group of ranks in ``blocks`` mixes by the group's matrix.
-    Ranks of no group keep their models."""
+    """Return the mixing matrix for ``n`` ranks in which each group of ranks in ``blocks`` mixes by its own matrix.
+    Ranks that belong to no group keep their models."""
     W = np.eye(n)
     for ranks, block in blocks:
         W[np.ix_(ranks, ranks)] = block

@@ -1,5 +1,5 @@
 """Loaders of data sets, one file for each data set or group of similar data sets. All files in this folder are
-imported, so a new file needs no entry in a list."""
+imported, so a new loader file needs no entry in a list."""
 
 import importlib
 import pkgutil

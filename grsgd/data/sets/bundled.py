@@ -1,8 +1,8 @@
 """Loaders of two small data sets that need no download: scikit-learn's digits, and 5,000 images of MNIST in this
 package.
 
-The file of the digits is read without an import of scikit-learn, which would take over a second. Both data sets lack
-test data, so every fifth sample of each class is used as test data.
+The file of the digits is read without an import of scikit-learn, which would take over a second. The two data sets have
+no official test data, so every fifth sample of each class is used as test data.
 """
 
 import gzip
@@ -58,8 +58,8 @@ def _dataset(name: str, path: Path, images: np.ndarray, labels: np.ndarray, norm
 
 
 def _read(path: Path, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the images and labels in a gzipped file. Each line of the file has the comma-separated pixels of an image
-    and, at the end, the image's label."""
+    """Return the images and labels in the gzipped text file ``path``. Each line of the file has the comma-separated
+    pixels of an image and, at the end, the image's label."""
     try:
         with gzip.open(path) as file:
             table = np.loadtxt(file, np.uint8, delimiter=",", max_rows=shape[0] + 1)

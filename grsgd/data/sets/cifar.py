@@ -1,6 +1,7 @@
 """Loader of CIFAR-10 (Krizhevsky, 2009), from the binary or the Python version of the official archive.
 
-Classes in order: airplane, automobile, bird, cat, deer, dog, frog, horse, ship, truck.
+Names of CIFAR-10's classes, in the order of their numbers: airplane, automobile, bird, cat, deer, dog, frog, horse,
+ship, truck.
 """
 
 import os
@@ -25,11 +26,12 @@ MAX_BYTES = 2**26
 
 @dataset("cifar-10", samples=(50_000, 10_000), shape=SHAPE, classes=CLASSES)
 def load_cifar(directory: Path, seed: int) -> Dataset:
-    """Load CIFAR-10. If both versions are present, the binary version is read, because it needs no unpickling."""
+    """Load CIFAR-10. If ``directory`` has the binary and the Python version of CIFAR-10, the binary version is read,
+    because it needs no unpickling."""
     paths, read = _find(directory)
     batches = [read(path) for path in paths]
     sizes = [len(labels) for _, labels in batches]
-    if len(set(sizes)) > 1:  # a file that was cut between two samples can be read without an error
+    if len(set(sizes)) > 1:  # a file that was cut off between two samples can be read without an error
         odd = paths[sizes.index(min(sizes))]
         raise DamagedData(f"{odd}: {min(sizes)} samples, expected {max(sizes)} as in the other files")
     train = (np.concatenate(arrays) for arrays in zip(*batches[:-1], strict=True))
@@ -37,13 +39,15 @@ def load_cifar(directory: Path, seed: int) -> Dataset:
 
 
 def binary_files(directory: Path) -> list[Path]:
-    """Return the paths of the files of the binary version. Raises MissingData if ``directory`` lacks this version."""
+    """Return the paths of the files of CIFAR-10's binary version. Raises MissingData if a file of the binary version
+    does not exist in ``directory``."""
     return find_files([directory / BINARY], FILES, endings=(".bin",))
 
 
 def _find(directory: Path):
-    """Return the paths of the files of the binary version, and the function that reads such a file. If the binary
-    version is missing, return the paths and the function for the Python version."""
+    """Return the paths of the files of CIFAR-10's binary version, and the function that reads one file of this version.
+    If the binary version is missing, return the paths of the Python version's files, and the function that reads one
+    file of the Python version."""
     try:
         return binary_files(directory), read_binary
     except MissingData as no_binary:
@@ -60,7 +64,7 @@ def _split(images: np.ndarray, labels: np.ndarray) -> MemorySplit:
 
 def read_binary(path: Path) -> tuple[np.ndarray, np.ndarray]:
     """Return the pixels, uint8 [n, 3072], channels first, and the labels, uint8 [n], in a .bin file. Raises DamagedData
-    if the file's size or a label is wrong."""
+    if the size of the .bin file, or a label in the file, is wrong."""
     check_size(path, MAX_BYTES)
     try:
         content = np.fromfile(path, np.uint8)
@@ -76,14 +80,14 @@ def read_binary(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def read_pickle(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Return the pixels and the labels in a file of the Python version, as ``read_binary`` does. No code in the file is
-    run."""
+    """Return the pixels, uint8 [n, 3072], and the labels in a file of CIFAR-10's Python version, which is a pickle. No
+    code that the pickle contains is run."""
     check_size(path, MAX_BYTES)
     try:
         with open(path, "rb") as file:
             batch = _ArrayUnpickler(file, os.path.getsize(path)).load()
         pixels, labels = batch[b"data"], batch[b"labels"]
-    except Exception as error:  # noqa: BLE001 - a damaged pickle may fail in any way
+    except Exception as error:  # noqa: BLE001 - a damaged pickle may raise any exception
         raise DamagedData(f"{path}: not a batch of CIFAR-10 ({type(error).__name__}: {error})") from error
     if not isinstance(labels, list) or not labels or not all(type(label) is int for label in labels):
         raise DamagedData(f"{path}: labels are {type(labels).__name__}, expected a list of integers")
@@ -96,18 +100,18 @@ def read_pickle(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 class _Dtype:
-    """Substitute for ``numpy.dtype`` in unpickling, which keeps only the dtype's name. ``numpy.dtype`` itself would
-    accept any state from the file."""
+    """Substitute for ``numpy.dtype`` in unpickling. The substitute keeps only the dtype's name. ``numpy.dtype`` itself
+    would accept any state that the pickle contains."""
 
     def __init__(self, name, *flags):
         self.name = name
 
     def __setstate__(self, state):
-        """Ignore the state in the file, such as the byte order, because uint8 has no such state."""
+        """Ignore the dtype's state in the pickle, such as the byte order, because uint8 has no byte order."""
 
 
 class _Pixels:
-    """Substitute for ``numpy.ndarray`` in unpickling, which accepts only uint8 arrays in C order."""
+    """Substitute for ``numpy.ndarray`` in unpickling. The substitute accepts only uint8 arrays in C order."""
 
     def __init__(self, *arguments):
         self.array = np.empty(0, np.uint8)
@@ -116,7 +120,7 @@ class _Pixels:
         _, shape, dtype, fortran, content = state
         if not isinstance(dtype, _Dtype) or dtype.name not in (b"u1", "u1") or fortran:
             raise pickle.UnpicklingError(f"pixels are {getattr(dtype, 'name', dtype)!r}, expected uint8 in C order")
-        if not isinstance(content, bytes):  # np.frombuffer would accept other types
+        if not isinstance(content, bytes):  # np.frombuffer would accept other types than bytes
             raise pickle.UnpicklingError(f"pixels are of type {type(content).__name__}, expected bytes")
         self.array = np.frombuffer(content, np.uint8).reshape([int(size) for size in shape])
 
@@ -143,20 +147,21 @@ class _ArrayUnpickler(pickle._Unpickler):
     """Unpickler that can create only arrays of pixels. An ordinary unpickler would call any function that the file
     names.
 
-    The base class is pickle's unpickler in Python, because a few bytes of a damaged file can make pickle's unpickler in
-    C allocate gigabytes. Raises UnpicklingError if a text or bytes in the file claim to be longer than the file.
+    The base class is pickle's unpickler in Python. For a damaged file of a few bytes, pickle's unpickler in C can
+    allocate gigabytes. Raises UnpicklingError if the stated length of a text or of bytes in the file exceeds the length
+    of the file.
     """
 
     dispatch = pickle._Unpickler.dispatch | {pickle.BYTEARRAY8[0]: pickle._Unpickler.load_binbytes8}
-    """Function for each operation of a pickle. The function for a bytearray is replaced, because pickle's own function
-    allocates memory before it reads the bytes."""
+    """Table with the function that handles each operation code of a pickle. The function for bytearrays is replaced,
+    because pickle's own function allocates memory before it reads the bytes."""
     _allowed = {"ndarray": None, "dtype": _Dtype, "_reconstruct": _Pixels}
 
     def __init__(self, file: IO[bytes], size: int):
-        """Read ``file``, which has ``size`` bytes."""
+        """Prepare to unpickle ``file``, which has ``size`` bytes."""
         super().__init__(_Limited(file, size), encoding="bytes")
 
     def find_class(self, module, name):
         if module.partition(".")[0] == "numpy" and name in self._allowed:
             return self._allowed[name]
-        raise pickle.UnpicklingError(f"names {module}.{name}, only numpy arrays are allowed")
+        raise pickle.UnpicklingError(f"the file names {module}.{name}, but only numpy arrays are allowed")

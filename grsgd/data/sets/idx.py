@@ -22,14 +22,15 @@ MAX_BYTES = 2**26
 
 
 def mnist_files(directory: Path) -> list[Path]:
-    """Return the paths of the files of MNIST in this package's folder (mnist) or in torchvision's folder (MNIST/raw).
-    Raises MissingData if neither folder has all files."""
+    """Return the paths of MNIST's files in ``directory``/mnist or in ``directory``/MNIST/raw, the folder that
+    torchvision uses. Raises MissingData if neither of the two folders has all files of MNIST."""
     return find_files([directory / "mnist", directory / "MNIST" / "raw"], FILES, ENDINGS)
 
 
 def fashion_files(directory: Path) -> list[Path]:
-    """Return the paths of the files of Fashion-MNIST in the folder of this package, of torchvision or of Debian's
-    package. Raises MissingData if no folder has all files."""
+    """Return the paths of Fashion-MNIST's files in ``directory``/fashion-mnist, in the folder that torchvision uses, or
+    in the folder of Debian's package. Raises MissingData if none of the three folders has all files of
+    Fashion-MNIST."""
     installed = Path("/usr/share/datasets/fashion-mnist")
     return find_files([directory / "fashion-mnist", directory / "FashionMNIST" / "raw", installed], FILES, ENDINGS)
 
@@ -64,7 +65,7 @@ def _read_split(images_path: Path, labels_path: Path, normalise: Normalise) -> M
 def read_idx(path: Path, dims: int) -> np.ndarray:
     """Return the uint8 array of ``dims`` dimensions in an idx file, gzipped if ``path`` ends in .gz.
 
-    Raises DamagedData if the magic number or the length is wrong, or if the array is empty.
+    Raises DamagedData if the file's magic number or length is wrong, or if the array is empty.
     """
     content, whole = unpacked(path)
     magic, header = bytes([0, 0, 8, dims]), 4 + 4 * dims
@@ -83,18 +84,19 @@ def read_idx(path: Path, dims: int) -> np.ndarray:
 
 
 def unpacked(path: Path) -> tuple[bytes, bool]:
-    """Return the unpacked content of a plain or gzipped file, and whether the file is complete. Raises DamagedData if
-    the file cannot be read.
+    """Return the unpacked content of the plain or gzipped file ``path``, and whether the file is complete. Raises
+    DamagedData if the file ``path`` cannot be read.
 
-    gzip.open is not used, because its error for a truncated file does not tell the file's length. No more bytes are
-    unpacked than the idx header says, because a few gzipped bytes can expand to a thousand times as many bytes.
+    gzip.open is not used, because its error for a truncated file does not tell how many bytes could be unpacked. No
+    more bytes are unpacked than the idx header says, because a few gzipped bytes can expand to a thousand times as many
+    bytes.
     """
     check_size(path, MAX_BYTES)
     try:
         content = path.read_bytes()
         if path.suffix != ".gz":
             return content, True
-        gunzip = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)  # 16 means a gzip header and checksum
+        gunzip = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)  # the 16 selects the gzip format
         start = gunzip.decompress(content, 4 + 4 * MAX_DIMS)
         if start[:3] != bytes([0, 0, 8]):
             return start, gunzip.eof

@@ -21,7 +21,7 @@ from grsgd.seeding import Purpose, generator
 torch, PIL = LazyModule("torch"), LazyModule("PIL")
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
-TIMEOUT = 120  # seconds to wait for one batch from a worker
+TIMEOUT = 120  # seconds to wait for one batch from a worker process
 
 
 @dataset("imagefolder", hint="arrange your images as train/<class>/* and val/<class>/*")
@@ -37,7 +37,7 @@ def load_imagefolder(directory: Path, seed: int, size: int = 224) -> Dataset:
     classes = _classes(root / "train")
     if (others := _classes(root / "val")) != classes:
         odd = sorted(set(classes) ^ set(others))
-        raise DamagedData(f"{root}: train/ and val/ differ in class {odd[0]} ({len(odd)} in all), expected the same")
+        raise DamagedData(f"{root}: train/ and val/ differ in class {odd[0]} ({len(odd)} in all), expected equal names")
     train, test = (FolderSplit(root / part, classes, size) for part in ("train", "val"))
     return Dataset("imagefolder", train, test, (3, size, size), len(classes), source=str(root))
 
@@ -50,13 +50,14 @@ def _classes(folder: Path) -> list[str]:
 
 
 class FolderSplit:
-    """``Split`` of images that are stored in one folder for each class. An image is decoded when a batch needs it."""
+    """``Split`` of images that are stored in one folder for each class. Each image file is decoded only when a batch
+    with this image is read."""
 
     def __init__(self, folder: Path, classes: Sequence[str], size: int):
         files = [_images(folder, name) for name in classes]
         self.labels = np.repeat(np.arange(len(classes)), [len(names) for names in files])
         # The file names are stored as bytes, because an array of str takes four bytes per letter.
-        # Each worker process gets a copy of this array.
+        # Each worker process gets a copy of the array of file names.
         self._files = np.array([os.fsencode(name) for names in files for name in names])
         self._folder, self._size = folder, size
         self._normalise = Normalise([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
@@ -65,7 +66,7 @@ class FolderSplit:
         return len(self.labels)
 
     def digest(self) -> int:
-        """Return the CRC-32 of the file names of all images, and of the sizes in bytes of some of the files."""
+        """Return the CRC-32 of the file names of all images, and of the sizes in bytes of a few image files."""
         few = [self._folder / os.fsdecode(self._files[number]) for number in evenly_spaced(len(self))]
         return digest_of([self._files, [os.path.getsize(path) for path in few]])
 
@@ -107,8 +108,8 @@ def _images(folder: Path, name: str) -> list[str]:
 
 
 def _below(place: str, seen: set[str]) -> Iterator[str]:
-    """Yield the paths of all images in the folder ``place`` and its subfolders. Folders in ``seen`` are skipped, and
-    each folder that is read is added to ``seen``."""
+    """Yield the paths of all images in the folder ``place`` and its subfolders. Folders whose real paths are in
+    ``seen`` are skipped. The real path of each folder that is read is added to ``seen``."""
     if (real := os.path.realpath(place)) in seen:
         return
     seen.add(real)
@@ -118,7 +119,7 @@ def _below(place: str, seen: set[str]) -> Iterator[str]:
         if entry.is_dir():
             yield from _below(entry.path, seen)
         elif entry.name.lower().endswith(ENDINGS):
-            if not entry.is_file():  # opening a FIFO would wait for a writer
+            if not entry.is_file():  # opening a FIFO (named pipe) would wait for a writer
                 raise DamagedData(f"{entry.path}: no file (a FIFO, a device, or a link to nothing), remove it")
             yield entry.path
 
@@ -135,8 +136,8 @@ class _Decoder:
         self.folder, self.files, self.size, self.seed = folder, files, size, seed
 
     def __getitem__(self, item: tuple[int, np.ndarray]):
-        """Return the images of a batch, uint8 [b, 3, size, size], and the sample numbers. A DataError is returned, not
-        raised, because an error that a worker process raises gets a message of many lines."""
+        """Return the images of a batch, uint8 [b, 3, size, size], and the numbers of the samples. A DataError is
+        returned, not raised, because torch adds many lines to the message of an error that a worker process raises."""
         position, index = item
         images = np.empty((len(index), self.size, self.size, 3), np.uint8)
         try:
@@ -149,9 +150,9 @@ class _Decoder:
 
 
 def _loader(decoder: _Decoder, items: Iterable, workers: int) -> torch.utils.data.DataLoader:
-    # without a generator of its own, the DataLoader would draw numbers from torch's global generator
+    # With its own generator, the DataLoader draws no numbers from torch's global generator.
     options = dict(sampler=items, batch_size=None, generator=torch.Generator())
-    if workers:  # without a timeout the DataLoader would wait for a silent worker for ever
+    if workers:  # without a timeout the DataLoader would wait for ever for a worker that hangs
         options |= worker_options(workers) | {"timeout": TIMEOUT}
     return torch.utils.data.DataLoader(decoder, **options)
 
@@ -164,25 +165,26 @@ def _pull(loader: torch.utils.data.DataLoader) -> Iterator:
                 raise batch
             yield batch
     finally:
-        del batches  # ends the workers now, because the traceback of an error would keep them alive
+        del batches  # ends the worker processes now; an error's traceback would keep them alive
 
 
 def _next(batches: Iterator):
-    """Return the next batch of a DataLoader, or None after the last batch. Raises DataError if a worker has died."""
+    """Return the next batch of a DataLoader, or None after the last batch. Raises DataError if a worker process has
+    died, or hangs."""
     try:
         return next(batches, None)
-    except RuntimeError as error:  # torch raises RuntimeError for a dead or silent worker
+    except RuntimeError as error:  # torch raises RuntimeError for a worker process that died or hangs
         reason = str(error).partition("\n")[0]
         raise DataError(f"imagefolder: decoding stopped: {reason}; fewer workers need less memory") from error
 
 
 def decode(path: Path, size: int, rng: np.random.Generator | None) -> np.ndarray:
-    """Return a square part of the image in the file ``path`` as uint8 [size, size, 3]. The part is chosen at random
-    with ``rng``, or it is the centre of the image if ``rng`` is None.
+    """Return a square part of the image in the file ``path`` as uint8 [size, size, 3]. If ``rng`` is given, the square
+    is chosen at random; if ``rng`` is None, the square is the centre of the image.
 
-    Raises DataError if the image cannot be read.
+    Raises DataError if the image in the file cannot be read.
     """
-    from PIL import Image, ImageOps  # the import is here because the other data sets need no Pillow
+    from PIL import Image, ImageOps  # imported only here, because no other data set needs Pillow
 
     try:
         with Image.open(path) as file:
@@ -190,20 +192,20 @@ def decode(path: Path, size: int, rng: np.random.Generator | None) -> np.ndarray
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise DataError(f"imagefolder: {path}: broken image ({error}): repair or remove the file") from error
     if rng is None:
-        # `bleed` first cuts 1/16 from each side of the image.
-        # The result is the central 224 pixels of an image that was resized to 256 pixels.
+        # ImageOps.fit() cuts the fraction `bleed` from each side of the image before it resizes the image.
+        # With size 224, this corresponds to the central 224 pixels of an image that was resized to 256 pixels.
         return np.asarray(ImageOps.fit(image, (size, size), Image.Resampling.BILINEAR, bleed=1 / 16))
     image = image.resize((size, size), Image.Resampling.BILINEAR, box=random_box(*image.size, rng))
     return np.asarray(ImageOps.mirror(image) if rng.integers(2) else image)
 
 
 def in_8_bits(image: PIL.Image.Image) -> PIL.Image.Image:
-    """Return an image with 8 bits per value. An image with 16 bits per value is reduced to the upper 8 bits of each
-    value, and an image with 8 bits per value is returned unchanged.
+    """Return ``image`` with 8 bits per pixel value. An image with 16 bits per value is reduced to the upper 8 bits of
+    each value, and an image with 8 bits per value is returned unchanged.
 
     Pillow itself takes the upper 8 bits when it reads a colour image with 16 bits per value. Raises ValueError for
-    pixels of 32 bits and for floating-point pixels. A file with pixels of these kinds does not say which values are
-    black and white, and Pillow would make nearly all pixels white, or black.
+    pixels of 32 bits and for floating-point pixels. A file with 32-bit or floating-point pixels does not say which
+    values are black and white. Pillow would make nearly all pixels white, or black.
     """
     from PIL import Image
 

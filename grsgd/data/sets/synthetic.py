@@ -14,7 +14,7 @@ from grsgd.memory import available
 from grsgd.seeding import Purpose, generator
 
 SEPARATION = 6  # expected distance of two class centres, in standard deviations of a class
-CENTRE, SIGMA = 128, 32  # mean of all pixels, and standard deviation within a class: grey levels of 0 to 255
+CENTRE, SIGMA = 128, 32  # mean of all pixels, and standard deviation of a class, in grey levels from 0 to 255
 AT_ONCE = 100
 """Number of images whose random pixels are drawn at once."""
 
@@ -45,8 +45,8 @@ def load_synthetic(
 
 
 def _draw(count: int, centres: np.ndarray, rng: np.random.Generator) -> MemorySplit:
-    """Return ``count`` random samples in random order. Each class has the same number of samples, or one sample
-    less."""
+    """Return a split with ``count`` random images and their labels, in random order. The numbers of samples of two
+    classes differ by one at most."""
     labels = rng.permutation(np.arange(count) % len(centres))
     images = np.empty((count, *centres.shape[1:]), np.uint8)
     for begin in range(0, count, AT_ONCE):  # drawing all images at once would take four times the memory

@@ -1,2 +1,2 @@
-"""Simulated networks of cables. Each kind of network determines over which cables a message goes from one rank to
-another."""
+"""Simulated networks of cables. A network of cables determines the route of cables over which a message goes from one
+rank to another."""

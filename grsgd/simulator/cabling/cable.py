@@ -1,15 +1,15 @@
-"""A cable, and the base class of all networks of cables."""
+"""The class of a cable, and the base class of all simulated networks of cables."""
 
 from itertools import pairwise
 from typing import NamedTuple
 
 Place = int | str
-"""A place where a cable ends: the number of a rank, or the name of a host or a switch."""
+"""An end of a cable: the number of a rank, or the name of a host or a switch."""
 
 
 class Cable(NamedTuple):
-    """One direction of a cable. source, dest: names of the places where the cable begins and ends. bandwidth: in
-    bytes/s. latency: in seconds."""
+    """One direction of a cable. source, dest: names of the ranks, hosts or switches at which the cable begins and ends.
+    bandwidth: in bytes/s. latency: in seconds."""
 
     source: str
     dest: str
@@ -18,12 +18,12 @@ class Cable(NamedTuple):
 
 
 class Cabling:
-    """A network of places (ranks, hosts and switches) that are joined by cables. All cables have the same bandwidth and
-    latency, unless a subclass overrides `cable`.
+    """A network of places (ranks, hosts and switches) that are joined by cables. All cables of the network have the
+    same bandwidth and latency, unless a subclass overrides the method `cable`.
 
     ``bandwidth``: bandwidth of a cable in bytes/s. ``latency``: latency of a cable in seconds. ``places``: largest
-    number of ranks that the network can join. A route is computed when it is first needed, because most pairs of ranks
-    never send to each other.
+    number of ranks that the network can join. The route between two ranks is computed when a message first needs the
+    route, because most pairs of ranks never send to each other.
     """
 
     places: int
@@ -32,14 +32,16 @@ class Cabling:
         self.bandwidth, self.latency = bandwidth, latency
 
     def way(self, source: int, dest: int) -> list[Place]:
-        """Return the list of places that a message from rank ``source`` to rank ``dest`` passes, both ranks included.
+        """Return the list of places (ranks, hosts and switches) that a message from rank ``source`` to rank ``dest``
+        passes, including ``source`` and ``dest``.
 
         Raises ConfigError if no cables lead from ``source`` to ``dest``.
         """
         raise NotImplementedError
 
     def cable(self, source: Place, dest: Place) -> Cable:
-        """Return the cable from ``source`` to ``dest``, two places that follow each other on a route."""
+        """Return the cable from ``source`` to ``dest``, which are neighbouring places (ranks, hosts or switches) on a
+        route."""
         return Cable(name(source), name(dest), self.bandwidth, self.latency)
 
     def route(self, source: int, dest: int) -> list[Cable]:
@@ -52,5 +54,5 @@ class Cabling:
 
 
 def name(place: Place) -> str:
-    """Return the name of a place; the name of the rank with the number 3 is ``rank 3``."""
+    """Return the name of ``place``, the end of a cable; for example, rank number 3 has the name ``rank 3``."""
     return f"rank {place}" if isinstance(place, int) else place

@@ -1,16 +1,18 @@
-"""A fat tree: three layers of switches with k ports each, with full bandwidth between any two halves of the ranks."""
+"""A fat-tree network: three layers of switches with k ports each, and full bandwidth between any two halves of the
+ranks."""
 
 from grsgd.simulator.cabling.cable import Cabling
 
 
 class FatTree(Cabling):
-    """A fat tree of k^3/4 ranks. A fat tree has (k/2)^2 core switches and k pods. A pod has k/2 edge and k/2
-    aggregation switches.
+    """A fat-tree network of k^3/4 ranks, whose switches have k ports each. A fat tree has (k/2)^2 core switches and k
+    pods (groups of switches). Each pod has k/2 edge switches, to which ranks are connected, and k/2 aggregation
+    switches.
 
-    The design of the fat tree is by Al-Fares et al. (2008). Aggregation switch j of every pod has cables to the core
-    switches j.0, j.1, ... Routes follow D-mod-k (Zahavi 2010): the digits of the receiver's number, to the base k/2,
-    choose the aggregation switch and then the core switch. All messages to one rank therefore come down the same route.
-    When every rank i sends to rank i + c, no two messages share a cable.
+    The fat tree is designed as in Al-Fares et al. (2008). Aggregation switch j of every pod has cables to the core
+    switches named j.0, j.1, ... Routes follow the rule D-mod-k (Zahavi 2010). The digits of the receiver's number in
+    base k/2 choose first the aggregation switch and then the core switch. All messages to one rank therefore come down
+    over the same switches. When every rank i sends to rank i + c for a fixed c, no two messages share a cable.
     """
 
     form = "fat-tree:k=8"
@@ -23,7 +25,7 @@ class FatTree(Cabling):
 
     @staticmethod
     def check(k: int):
-        """Raise ValueError unless ``k`` is even, and 2 or more."""
+        """Raise ValueError if ``k``, the number of ports of a switch, is odd or less than 2."""
         if k < 2 or k % 2:
             raise ValueError("k must be even, and 2 or more")
 

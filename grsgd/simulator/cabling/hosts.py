@@ -1,20 +1,23 @@
-"""A network of hosts on one switch. The ranks of a host share the host's network card."""
+"""A network of hosts that are connected by one switch. The ranks on a host share the host's network card."""
 
 from grsgd.simulator.cabling.cable import Cable, Cabling
 
 SWITCH = "switch"
 MEMORY_BANDWIDTH = 150e9 / 8
-"""Bytes/s of messages within a host: about the value that ``grsgd calibrate`` measures between ranks of one machine."""
+"""Bytes/s of messages between ranks on one host: about the value that ``grsgd calibrate`` measures on one machine."""
 MEMORY_LATENCY = 1e-6
-"""Latency in seconds of messages within a host: about the latency of MPI libraries through shared memory."""
+"""Latency in seconds of messages between ranks on one host: about the latency of MPI libraries through shared
+memory."""
 
 
 class HostCards(Cabling):
-    """A network of ``hosts`` hosts with ``ranks`` ranks each. Ranks are numbered host by host.
+    """A network of ``hosts`` hosts on one switch, with ``ranks`` ranks on each host. The first ``ranks`` ranks are on
+    host 0, the next ``ranks`` ranks on host 1, and so on.
 
-    The network card of a host has the same bandwidth in both directions. ``latency`` is the whole latency between two
-    hosts; the cables to the switch add no latency. All messages within a host share the bandwidth of the host's memory.
-    The memory is a place on the route of a message within a host.
+    The network card of a host has the same bandwidth in both directions. ``latency`` is the total latency in seconds
+    between two hosts, so the cable from the switch to a host has latency 0. All messages between the ranks of a host
+    share the bandwidth of the host's memory. The host's memory is a stop on the route of a message between ranks of the
+    same host.
     """
 
     form = "hosts:8x4"
@@ -28,7 +31,7 @@ class HostCards(Cabling):
         latency: float,
         memory: tuple[float, float] = (MEMORY_BANDWIDTH, MEMORY_LATENCY),
     ):
-        """``memory``: bandwidth in bytes/s and latency in s of messages within a host."""
+        """``memory``: bandwidth in bytes/s and latency in seconds of messages between ranks of the same host."""
         super().__init__(bandwidth, latency)
         self.ranks, self.memory = ranks, memory
         self.places = hosts * ranks
@@ -50,5 +53,5 @@ class HostCards(Cabling):
 
 
 def memory_of(host: int | str) -> str:
-    """Return the name of the place, on routes within a host, that stands for the host's memory."""
+    """Return the name of the memory of ``host``, a stop on the routes between ranks of this host."""
     return f"memory {host}"

@@ -1,4 +1,5 @@
-"""A network of cables that the user describes in a network file, with the shortest routes over these cables."""
+"""A network of cables that the user describes in a network file. Messages take the shortest routes over the cables in
+the network file."""
 
 from array import array
 from collections import deque
@@ -9,25 +10,26 @@ from grsgd.errors import ConfigError
 from grsgd.simulator.cabling.cable import Cable, Cabling, Place, name
 
 NOWHERE = -1
-"""Number that stands for the distance, in cables, of a place from which no cables lead to the receiver."""
+"""Number in place of the distance to a receiver, for a rank or switch from which no cables lead to the receiver."""
 
 
 class OwnCabling(Cabling):
-    """A network of places (ranks and switches) that the directed ``cables`` of a network file join. Messages take a
-    route of the fewest cables.
+    """A network of ranks and switches that are joined by the ``cables`` of a network file. A cable carries messages in
+    one direction only. Messages take a route with the least number of cables.
 
-    Ranks forward messages for other ranks. If c cables at a place begin equally short routes to the receiver, the
-    receiver's number chooses the cable, like D-mod-k in a fat tree (Zahavi 2010). The receiver's number is divided by
-    c. The remainder is the index of the chosen cable, in the order of the network file. The quotient replaces the
-    receiver's number in the next choice of a cable.
+    Ranks forward messages for other ranks. If ``c`` cables at a rank or switch begin equally short routes to the
+    receiver, the receiver's number chooses one of these cables, as in the rule D-mod-k (Zahavi 2010). The receiver's
+    number modulo ``c`` is the index of the chosen cable. The index counts the ``c`` cables in the order of the network
+    file. At the next rank or switch with several shortest routes, the quotient of the receiver's number and ``c`` is
+    used in place of the receiver's number.
 
-    Raises ValueError if two cables lead from one place to the same other place, or a cable leads from a place to
-    itself.
+    Raises ValueError if two of ``cables`` have the same source and the same destination, or if a cable leads from a
+    rank or switch to itself.
     """
 
     def __init__(self, cables: Iterable[tuple[Place, Place, float, float]], file: str = ""):
-        """``cables``: source, destination, bandwidth (bytes/s) and latency (s) of each cable. ``file``: name of the
-        network file, with which error messages begin."""
+        """``cables``: source, destination, bandwidth in bytes/s and latency in seconds of each cable. ``file``: name of
+        the network file, for error messages."""
         self.file = file
         self._cables: dict[tuple[Place, Place], Cable] = {}
         self._numbers: dict[Place, int] = {}
@@ -66,7 +68,8 @@ class OwnCabling(Cabling):
         return way
 
     def _distances_to(self, dest: int) -> array:
-        """Return the least number of cables from each place to the place ``dest``, by breadth-first search."""
+        """Return the least number of cables on a route to the place ``dest`` from each place (rank or switch), by
+        breadth-first search."""
         if dest not in self._distances:
             distances = array("i", [NOWHERE]) * len(self._places)
             distances[dest] = 0

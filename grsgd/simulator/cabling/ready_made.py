@@ -1,4 +1,4 @@
-"""Networks of cables that a short text describes, such as ``torus:8x8x8``."""
+"""Ready-made networks of cables, which the user chooses by a short text such as ``torus:8x8x8``."""
 
 import re
 
@@ -11,17 +11,17 @@ from grsgd.simulator.cabling.torus import Torus
 
 KINDS: dict[str, type[Cabling]] = {kind.form.partition(":")[0]: kind for kind in (FatTree, Torus, Dragonfly, HostCards)}
 FORMS = ", ".join(kind.form for kind in KINDS.values())
-"""List of an example text for each kind of network of cables, for error messages."""
+"""Text that lists an example of each kind of ready-made network, such as ``torus:8x8x8``, for error messages."""
 
 
 def is_ready_made(text: str) -> bool:
-    """Return whether ``text`` names one of the networks `KINDS` before a colon."""
+    """Return True if ``text`` begins with the name of a ready-made network in `KINDS` and a colon."""
     return text.partition(":")[0] in KINDS and ":" in text
 
 
 def read(text: str) -> tuple[type[Cabling], tuple[int, ...]]:
-    """Return the class and the numbers of the network of cables that ``text`` describes. Raise ValueError if ``text``
-    describes no network."""
+    """Return the class and the size parameters of the network of cables that ``text`` describes, for example ``Torus,
+    (8, 8, 8)``. Raise ValueError if ``text`` describes no ready-made network."""
     name, _, rest = text.partition(":")
     kind = KINDS.get(name)
     if kind is None:

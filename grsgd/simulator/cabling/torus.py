@@ -1,5 +1,5 @@
-"""A torus network of any number of dimensions. In each dimension every rank has one cable to each of its two
-neighbours."""
+"""A torus network of any number of dimensions. In each dimension of the torus, every rank has one cable to each of its
+two neighbours."""
 
 import math
 
@@ -7,14 +7,15 @@ from grsgd.simulator.cabling.cable import Cabling
 
 
 class Torus(Cabling):
-    """A torus of ranks in row-major order (the last coordinate varies fastest). Each rank is joined to its neighbours
-    in each dimension.
+    """A torus network of ranks. Ranks are numbered in row-major order: the last coordinate varies fastest. Each rank
+    has cables to its neighbours in each dimension of the torus.
 
-    A message corrects one coordinate after the other, from the first to the last (Dally, Seitz 1987). In each dimension
-    the message takes the shorter way round. If both ways round are equally long, the message goes
-    upwards from an even coordinate, and downwards from an odd coordinate. Both directions of a dimension therefore
-    carry equally many messages. Ranks forward messages for other ranks, and can use all their cables at once. In a
-    dimension of size 2 both neighbours are the same rank, joined by one cable.
+    A message travels along one dimension after the other, from the first dimension to the last (Dally, Seitz 1987). In
+    each dimension the message takes the shorter way round the ring of ranks. If both ways round the ring are equally
+    long, the message goes to higher coordinates from an even coordinate, and to lower coordinates from an odd one. Both
+    directions of a dimension therefore carry equally many messages if each rank sends to the opposite rank. Ranks
+    forward messages of other ranks, and can send over all their cables at the same time. In a dimension of size 2 both
+    neighbours of a rank are the same rank, to which one cable leads.
     """
 
     form = "torus:8x8x8"
@@ -29,7 +30,7 @@ class Torus(Cabling):
     def check(*sizes: int):
         """Raise ValueError unless the size of each dimension is 2 or more."""
         if min(sizes) < 2:
-            raise ValueError("each dimension must be 2 or more")
+            raise ValueError("the size of each dimension must be 2 or more")
 
     def way(self, source, dest):
         way, stride, place = [source], self.places, source

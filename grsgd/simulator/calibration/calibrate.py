@@ -1,7 +1,8 @@
-"""Measurement of this machine or cluster for the simulator (``grsgd calibrate``): durations of computing, latency and
-bandwidth.
+"""Measurement of this machine or cluster for the simulator (``grsgd calibrate``): seconds of a training step, and
+latency and bandwidth of messages.
 
-All measurements use the communicator and the driver of real trainings, so they include the costs of both objects.
+All measurements use the communicator and the driver of real trainings, so the measured times include the costs of
+communicator and driver.
 """
 
 import json
@@ -44,35 +45,40 @@ from grsgd.simulator.calibration.pairs import Pair, measure_pairs
 from grsgd.simulator.calibration.spread import Spread
 
 MIN_QUEUE_BYTES, MAX_QUEUE_BYTES, QUEUE_ROUNDS = 256 * 1024, 1024 * 1024, 9
-"""Bounds for the bytes of a message that measures a sender's queue (`measure_queue`), and number of rounds of this
-measurement. A round has three messages.
+"""Smallest and largest size in bytes of the messages with which `measure_queue` measures a sender's queue, and number
+of rounds of this measurement. In each round of `measure_queue` the sender sends three messages.
 
-Within these bounds the messages are as long as the model. Longer messages can fill longer queues of the sender."""
+Between the two bounds, a message of `measure_queue` is as long as the model's parameters. A longer message can fill a
+longer queue of the sender."""
 TWO_RANKS_SECONDS = 120.0
-"""Largest number of seconds that two additional ranks may take to start and to measure."""
+"""Largest number of seconds for which two additional ranks may run, from their start to the end of their
+measurements."""
 MEASURING_SECONDS = 1800.0
-"""Largest number of seconds for which all other ranks wait while two ranks measure the processor time of messages."""
+"""Largest number of seconds for which the other ranks wait while two ranks measure the processor time that messages
+take."""
 ANSWER_PREFIX = "grsgd-calibrate "
-"""Beginning of the line of output by which two additional ranks report their measurements."""
+"""Prefix of the line of output in which two additional ranks report their measurements."""
 
 
 class Calibration(NamedTuple):
-    """Results of a calibration: the measurements of ``grsgd calibrate``."""
+    """Results of ``grsgd calibrate``, which measures a machine or cluster for the simulator."""
 
     pairs: list[Pair]
     """Latency and bandwidth of each measured pair of ranks (i, i + 1)."""
     compute: list["StepTimes"]
-    """Seconds of a step's computation on each rank."""
+    """Seconds that each rank computes in a training step, as `StepTimes`."""
     hosts: list[str]
     """Name of the host of each rank."""
     crowded: bool
-    """Whether ranks share cores, so that they compute in turn."""
+    """Whether several ranks share a core, and therefore compute one after the other."""
     queue_bytes: int | None = None
-    """Value for `grsgd.simulator.network.NetworkSpec.queue_bytes`; None with fewer than three hosts."""
+    """Measured bytes of a message in its sender's queue, for `grsgd.simulator.network.NetworkSpec.queue_bytes`; None on
+    fewer than three hosts."""
     processor: ProcessorTimes | None = None
     """Processor time that messages take; None if this time was not measured."""
     work: float | None = None
-    """Seconds by which a step of the algorithm takes longer than a step of one rank alone; None if not measured."""
+    """Processor seconds by which a step of the configured algorithm takes longer than a step that one rank takes alone;
+    None if not measured."""
 
 
 def calibrate(
@@ -82,16 +88,18 @@ def calibrate(
     timed: Callable[[], AbstractContextManager] = nullcontext,
     share: float | None = None,
 ) -> Calibration:
-    """Measure computing, latency and bandwidth on all ranks of ``mpi``; all ranks return the same result.
+    """Measure the seconds of training steps, and latency and bandwidth of messages, on all ranks of ``mpi``. All ranks
+    return the same result.
 
-    If ``mpi`` has one rank, two additional ranks are started for some of the measurements.
+    If ``mpi`` has only one rank, this function starts two additional ranks that measure messages.
 
-    steps: number of training steps that measure computing; 2 or more. timed: function that returns a context in which
-    the ranks measure; data are loaded outside of this context. share: fraction of a core's time to which each rank is
-    limited (`compute.seconds_of_steps`). None means the fraction in the rank's quota, if the rank has a quota.
+    steps: number of training steps whose seconds are measured; 2 or more. timed: function that returns a context in
+    which the ranks measure; data are loaded outside of this context. share: fraction of a core's time to which each
+    rank is limited (`compute.seconds_of_steps`). If ``share`` is None, the rank's quota of processor time gives the
+    fraction; a rank without a quota has no limit.
 
-    Raises SetupError on all ranks for errors in the configuration or the data. Raises SetupError, too, if two
-    additional ranks must be started but no mpiexec is found.
+    Raises SetupError on all ranks if the configuration or the data have an error. Raises SetupError, too, if ``mpi``
+    has one rank and no ``mpiexec`` is found that can start two additional ranks.
     """
     from grsgd.simulator.calibration.work import measure_work
 
@@ -125,7 +133,8 @@ def calibrate(
 
 
 def computing(mpi, config: Config, steps: int, timed: Callable[[], AbstractContextManager]) -> list[StepTimes]:
-    """Measure `Calibration.compute`, the seconds of a step's computation, on all ranks of ``mpi``. Measure no messages.
+    """Measure the seconds that each rank computes in a training step (`Calibration.compute`), on all ranks of ``mpi``.
+    The function measures no messages.
 
     Raises SetupError on all ranks if the set-up fails on any rank."""
     rank = prepare(mpi, config)
@@ -136,8 +145,8 @@ def computing(mpi, config: Config, steps: int, timed: Callable[[], AbstractConte
 
 
 def work(mpi, config: Config, timed: Callable[[], AbstractContextManager], steps: int) -> float | None:
-    """Train for ``steps`` steps on all ranks of ``mpi``. Return `Calibration.work` in seconds, and measure nothing
-    else.
+    """Train for ``steps`` steps on all ranks of ``mpi``. Return the processor seconds of the algorithm's own code per
+    step (`Calibration.work`), and measure nothing else.
 
     Raises SetupError on all ranks if the set-up fails on any rank."""
     from grsgd.simulator.calibration.work import measure_work
@@ -152,22 +161,22 @@ def work(mpi, config: Config, timed: Callable[[], AbstractContextManager], steps
 
 
 def share_of(driver: MpiDriver) -> float | None:
-    """Return the fraction of a core's time that the quota of this rank allows; None if the rank has no quota."""
+    """Return the fraction of a core that this rank's quota of processor time allows; None if the rank has no quota."""
     quota = driver.quota()
     return quota and quota.cores
 
 
 def typical_work(mpi, seconds: float | None, share: float | None) -> float | None:
-    """Return the median over ranks of ``seconds / share``, a rank's processor seconds divided by the rank's fraction of
-    a core. Return None if no rank has measured ``seconds``."""
+    """Return the median over the ranks of ``seconds / share``: a rank's measured processor seconds, divided by the
+    fraction of a core that the rank may use. Return None if ``seconds`` is None on every rank."""
     found = mpi.allgather(None if seconds is None else seconds / (share or 1.0))
     known = [of_rank for of_rank in found if of_rank is not None]
     return statistics.median(known) if known else None
 
 
 def usual_ranks(compute: list[StepTimes], hosts: list[str]) -> tuple[int, int]:
-    """Return two ranks that compute about as fast as the median rank. The ranks are on different hosts if the run has
-    several hosts."""
+    """Return the numbers of two ranks whose training steps take about as long as the median over all ranks. If the run
+    has several hosts, the two returned ranks are on different hosts."""
     median = statistics.median(times.median for times in compute)
     here, *others = sorted(range(len(compute)), key=lambda rank: abs(compute[rank].median - median))
     return here, next((rank for rank in others if hosts[rank] != hosts[here]), others[0])
@@ -176,11 +185,12 @@ def usual_ranks(compute: list[StepTimes], hosts: list[str]) -> tuple[int, int]:
 def measure_processor(
     driver, comm, here: int, there: int, pairs: list[Pair], step: Callable[[], None]
 ) -> ProcessorTimes | None:
-    """Measure the processor time that messages from and to rank ``there`` take on rank ``here``, which takes steps.
+    """Measure the processor time on rank ``here`` of messages from and to rank ``there``, while rank ``here`` takes
+    training steps.
 
-    Returns the times on rank ``here``, and None on all other ranks. Ranks other than ``here`` and ``there`` take steps,
-    too, until rank ``here`` tells them to wait. If the measurement takes longer than `MEASURING_SECONDS`, the waiting
-    ranks raise SetupError.
+    Returns the measured times on rank ``here``, and None on all other ranks. All ranks except ``here`` and ``there``
+    take training steps, too, until rank ``here`` tells them to wait. If the measurement takes longer than
+    `MEASURING_SECONDS`, the waiting ranks raise SetupError.
     """
     slowest = np.zeros(comm.size)
     if pairs:
@@ -198,10 +208,10 @@ def measure_processor(
     if comm.rank in others:
         told = driver.start(ended(comm.Irecv(np.zeros(1, np.uint8), here, tags.CALIBRATION_SIGNAL)))
         while not told.Test() and time.monotonic() < deadline:
-            driver.run(computing_of(step))  # this step keeps shared cores as busy as in a training
+            driver.run(computing_of(step))  # the steps keep shared cores as busy as in a training
     else:
         found = MessageMeter(driver, comm, here, there, step, let_others_wait).measure(float(slowest.max()), exchanges)
-    all_there = driver.start(barrier(comm))  # a barrier in the foreground might exceed the timeout
+    all_there = driver.start(barrier(comm))  # a barrier in the foreground might exceed the driver's timeout
     while not all_there.Test():
         if time.monotonic() > deadline:
             raise SetupError(f"calibrate: ranks {here} and {there} have not measured within {MEASURING_SECONDS:g} s")
@@ -210,20 +220,20 @@ def measure_processor(
 
 
 def waiting_for(pollable, end: float):
-    """Wait until ``pollable`` is complete, but at most until the time ``end`` of `time.perf_counter`. This function is
-    a generator that a driver runs."""
+    """Wait until ``pollable`` is complete, or until `time.perf_counter` has reached ``end``. This function is a
+    generator that yields the objects it waits for."""
     yield Until(lambda: pollable.Test() or time.perf_counter() > end, "ranks that measure")
 
 
 def measure_queue(comm, sender: int, early: int, late: int, nbytes: int):
-    """Measure how many bytes of a message wait in the queue of rank ``sender``. This function is a generator that a
-    driver runs.
+    """Measure how many bytes of a message wait in the send queue of rank ``sender`` before the bytes of the next
+    message. This function is a generator that yields the objects it waits for.
 
-    The sender begins a message to rank ``late`` when half of a message to rank ``early`` has arrived. The second
-    message delays the first message, and this delay is measured. Returns the median in bytes on ``sender``, and None on
-    the other ranks.
+    When half of a message to rank ``early`` has arrived, the sender begins to send a message to rank ``late``. The
+    message to ``late`` delays the message to ``early``, and the sender computes the bytes in its queue from this delay.
+    Returns the median number of bytes on rank ``sender``, and None on other ranks.
 
-    nbytes: bytes of each message. The measurement can find at most half of these bytes in the queue.
+    nbytes: bytes of each message. `measure_queue` can find at most ``nbytes / 2`` bytes in the queue.
     """
     message, other = np.zeros(nbytes, np.uint8), np.zeros(nbytes, np.uint8)
     signal = np.zeros(1)
@@ -232,7 +242,7 @@ def measure_queue(comm, sender: int, early: int, late: int, nbytes: int):
         if comm.rank == sender:
             alone = yield from seconds_of_first(comm, early, None, (message, other), 0.0)
             first = yield from seconds_of_first(comm, early, late, (message, other), alone / 2)
-            waiting.append(0.5 - (first / alone - 1))  # fraction of `early`'s message in the queue
+            waiting.append(0.5 - (first / alone - 1))  # fraction of the message to `early` that was in the queue
         elif comm.rank == early:
             for _ in range(2):
                 yield from take_part(comm, sender, message, signal)
@@ -242,8 +252,9 @@ def measure_queue(comm, sender: int, early: int, late: int, nbytes: int):
 
 
 def seconds_of_first(comm, early: int, late: int | None, buffers, wait: float):
-    """Return the seconds until rank ``early`` has answered a message. Send a message to rank ``late``, too, ``wait``
-    seconds later. This function is a generator that a driver runs."""
+    """Return the seconds from sending a message to rank ``early`` to receiving the answer. If ``late`` is not None,
+    send a message to rank ``late``, too, after ``wait`` seconds. This function is a generator that yields the objects
+    it waits for."""
     answers = np.zeros(1), np.zeros(1)
     begin = time.perf_counter()
     first = comm.Irecv(answers[0], early, tags.CALIBRATION)
@@ -258,14 +269,14 @@ def seconds_of_first(comm, early: int, late: int | None, buffers, wait: float):
 
 
 def take_part(comm, sender: int, message, signal):
-    """Receive one message of `measure_queue` from rank ``sender``, and answer this message. This function is a
-    generator that a driver runs."""
+    """Receive one message of `measure_queue` from rank ``sender``, and send an answer. This function is a
+    generator that yields the objects it waits for."""
     yield comm.Irecv(message, sender, tags.CALIBRATION)
     yield comm.Isend(signal, sender, tags.CALIBRATION)
 
 
 def check_mpiexec():
-    """Raise ConfigError, with advice, if no mpiexec is found that can start two ranks."""
+    """Raise ConfigError, with advice for the user, if no ``mpiexec`` is found that can start two ranks."""
     try:
         find_mpiexec()
     except ConfigError as error:
@@ -276,8 +287,8 @@ def check_mpiexec():
 
 
 def on_two_ranks(progress_mode: str, step_seconds: float) -> tuple[list[Pair], ProcessorTimes]:
-    """Start two ranks whose steps compute for ``step_seconds``, and return the measurements of these ranks. Raises
-    SetupError if the ranks fail."""
+    """Start two additional ranks whose steps compute for ``step_seconds``, and return the measurements of these ranks.
+    Raises SetupError if the two ranks fail or take too long."""
     mpiexec = find_mpiexec()
     command = [mpiexec, "-n", "2", *module("grsgd.simulator.calibration.calibrate")]
     command += [progress_mode, repr(step_seconds)]
@@ -311,8 +322,8 @@ def on_two_ranks(progress_mode: str, step_seconds: float) -> tuple[list[Pair], P
 
 
 def main():
-    """Measure on two ranks, and print the results. The command's arguments are the value of comm.progress_mode, and the
-    seconds of a step."""
+    """Measure messages between the two ranks of this job, and print the results as a line of JSON. The command line has
+    two arguments: the value of the option ``comm.progress_mode``, and the seconds that a step computes."""
     mode, seconds = sys.argv[1:]
     mpi = launch.world()
     launch.abort_on_error(mpi)

@@ -1,5 +1,5 @@
-"""Preparation of a rank for the measurements of ``grsgd calibrate``. Measurement of the duration of a step's
-computation on all ranks at once."""
+"""Preparation of a rank for the measurements of ``grsgd calibrate``. The module also measures the seconds that a
+training step computes, on all ranks at once."""
 
 import itertools
 from collections.abc import Callable
@@ -19,11 +19,11 @@ from grsgd.simulator.network import AFTER_WAIT_SECONDS
 
 
 class StepTimes(NamedTuple):
-    """Duration of a step's computation: the median in seconds, and the standard deviation (sigma) of the duration's
-    logarithm. ``after_wait`` and ``after_wait_sigma`` are median and sigma for steps after a wait; None and 0 if not
-    measured.
+    """Seconds that a rank computes in a training step: the median, and the standard deviation (sigma) of the logarithm
+    of the seconds. ``after_wait`` and ``after_wait_sigma`` are median and sigma for steps after a wait; None and 0 if
+    such steps were not measured.
 
-    The wait before such a step lasts `AFTER_WAIT_SECONDS`.
+    The measured wait lasts `AFTER_WAIT_SECONDS`.
     """
 
     median: float
@@ -33,7 +33,8 @@ class StepTimes(NamedTuple):
 
 
 class MeasuringRank(NamedTuple):
-    """Objects with which a rank measures: driver, communicator, data set, and the two functions of a step."""
+    """Objects with which a rank of ``grsgd calibrate`` measures: driver, communicator, data set, and functions that
+    compute a gradient and an update."""
 
     driver: MpiDriver
     comm: Communicator
@@ -42,21 +43,22 @@ class MeasuringRank(NamedTuple):
     gradient: Callable[[], None]
     update: Callable[[], None]
     nbytes: int
-    """Number of bytes of the model's parameters."""
+    """Number of bytes of all parameters of the model."""
 
     def step(self):
-        """Compute a gradient, and update the model with this gradient."""
+        """Compute a gradient, and update the model with it, without the driver."""
         self.gradient()
         self.update()
 
     def compute(self):
-        """Compute a gradient through the driver, as in a run, and update the model with this gradient."""
+        """Let the driver compute a gradient, as in a training run, and update the model with it."""
         self.driver.run(computing_of(self.gradient))
         self.update()
 
 
 def prepare(mpi, config: Config) -> MeasuringRank:
-    """Return a `MeasuringRank` for this rank. Raises SetupError on all ranks if the set-up fails on any rank."""
+    """Set up this rank for measurements, and return its `MeasuringRank`. Raises SetupError on all ranks if the set-up
+    fails on any rank."""
     from grsgd.training import device as gpu
     from grsgd.training.batch_gradient import check_compiler
     from grsgd.training.gradients import step_alone
@@ -73,7 +75,7 @@ def prepare(mpi, config: Config) -> MeasuringRank:
         dataset = load_data(config)
         device = gpu.pick_device(config.device, local_rank)
         check_fits(config, dataset, mpi.size, local_ranks, device)
-    with launch.collective_setup(mpi):  # begins after all ranks have checked the free memory
+    with launch.collective_setup(mpi):  # begins after all ranks have compared their needs with the free memory
         gpu.use(device)
         gpu.allow_tf32(device, config.gradient.tf32)
         check_compiler(config.gradient, device)
@@ -85,18 +87,19 @@ def prepare(mpi, config: Config) -> MeasuringRank:
 
 
 def measure_computing(rank: MeasuringRank, steps: int, share: float | None) -> list[list[float]]:
-    """Return one or two lists: the seconds of each step while all ranks take steps, and the seconds of each step after
-    a wait.
+    """Return one or two lists: the seconds of each step while all ranks compute, and the seconds of each step after a
+    wait.
 
-    If ``share`` limits ranks to a fraction of a core, the function measures processor time, and measures no steps after
-    waits.
+    If ``share`` limits ranks to a fraction of a core, return only the list of steps without waits, measured in
+    processor time.
     """
     from grsgd.simulator.compute import seconds_of_steps
 
     driver, comm = rank.driver, rank.comm
 
     def waiting():
-        yield from barrier(comm)  # ranks that share cores begin together, like ranks that have waited for each other
+        # ranks that share cores begin their steps together, as after a wait for each other in a training
+        yield from barrier(comm)
         yield Delay(AFTER_WAIT_SECONDS)
 
     driver.run(barrier(comm))
@@ -104,14 +107,15 @@ def measure_computing(rank: MeasuringRank, steps: int, share: float | None) -> l
     if share is None:
         found.append(seconds_of_steps(rank.compute, steps, wait=lambda: driver.run(waiting())))
     others = driver.start(barrier(comm))
-    while not others.Test():  # as in a run, every rank computes until the last rank has measured
+    while not others.Test():  # as in a training, this rank computes until the slowest rank has measured
         rank.compute()
     driver.run(barrier(comm))
     return found
 
 
 def step_times(seconds: list[list[list[float]]]) -> list[StepTimes]:
-    """Return the `StepTimes` of each rank. ``seconds`` has the results of `measure_computing` on each rank."""
+    """Return the `StepTimes` of each rank, from the measured seconds of steps. ``seconds`` has one entry per rank: the
+    result of `measure_computing` on this rank."""
     from grsgd.simulator.compute import medians_and_sigmas
 
     kinds = [medians_and_sigmas(np.array(of_ranks)) for of_ranks in zip(*seconds, strict=True)]
@@ -119,11 +123,12 @@ def step_times(seconds: list[list[list[float]]]) -> list[StepTimes]:
 
 
 def computing_of(work: Callable[[], None]):
-    """Let the driver run ``work()``, which computes a gradient or a whole step. This function is a schedule (a
-    generator that yields the objects it waits for)."""
+    """Let the driver run ``work()``, a function that computes a gradient or a whole training step. This function is a
+    schedule (a generator that yields the objects it waits for)."""
     yield Compute(work)
 
 
 def barrier(comm):
-    """Wait until all ranks have reached this barrier. This function is a generator that a driver runs."""
+    """Wait until all ranks have reached this barrier. This function is a generator that yields the objects it waits
+    for."""
     yield from ring_allreduce(comm, np.zeros(comm.size))

@@ -1,5 +1,5 @@
-"""Artificial work for a rank of ``grsgd calibrate`` that has no training step to compute. The work takes a given number
-of processor seconds."""
+"""Artificial work for a rank of ``grsgd calibrate`` that has no training step to compute. The artificial work takes a
+given number of processor seconds."""
 
 import time
 from collections.abc import Callable
@@ -7,14 +7,14 @@ from collections.abc import Callable
 from grsgd.comm.driver import BUSY
 
 POLL_EVERY = 100
-"""Number of small matrix products between two polls of the rank."""
+"""Number of matrix products between two calls of the rank's poll function, which moves messages."""
 
 
 def work_of(seconds: float, poll: Callable[[], None]) -> Callable[[], None]:
     """Return a function that takes about ``seconds`` seconds of processor time, and does the same work at each call.
 
-    The returned function calls ``poll()`` after every `POLL_EVERY` matrix products. A backward pass calls ``poll()``
-    regularly, too.
+    The returned function calls ``poll()``, which moves messages, after every `POLL_EVERY` matrix products. The backward
+    pass of a real training calls ``poll()`` regularly, too.
     """
 
     def work(times: int):

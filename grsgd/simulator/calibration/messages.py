@@ -1,10 +1,11 @@
-"""Measurement of the processor time of messages between two ranks. One of the two ranks computes while messages pass.
+"""Measurement of the processor time that a message takes on a rank that computes. Two ranks send messages to each other
+while one of the two ranks computes.
 
-In each round the computing rank computes once without messages and once with messages. The result of the round is the
-difference of the two durations. A schedule in the background looks for messages in both computations of a round,
-because looking takes time, too. Steps after a wait have another duration (`grsgd.simulator.compute.AfterWaits`), so the
-first steps are not timed. The result of the measurement is the median over the rounds, with the quartiles over the
-rounds as its spread.
+The measurement consists of rounds. In each round the computing rank computes once without messages and once with
+messages. The result of a round is the difference between the seconds with messages and the seconds without messages. In
+both parts of a round, a schedule in the background looks for messages, so the difference does not include the time for
+looking. The first steps of each part are not timed, because steps after a wait take another time than later steps
+(`grsgd.simulator.compute.AfterWaits`). The measurement returns the median and the quartiles of the rounds' results.
 """
 
 import itertools
@@ -26,46 +27,48 @@ from grsgd.simulator.calibration.spread import Spread, mean_and_quartiles
 from grsgd.simulator.network import AFTER_WAIT_SECONDS
 
 SMALL, LARGE = 8, 256 * 1024
-"""Number of bytes of the messages that measure the processor time per message (``SMALL``), and of the messages that
-measure the time per byte (``LARGE``)."""
+"""Bytes of the messages that measure the processor time per message (``SMALL``) and the processor time per byte
+(``LARGE``)."""
 MAX_ROUNDS = 24
-"""Greatest number of rounds of a measurement. In a round a rank computes once with messages and once without messages.
+"""Largest number of rounds of one measurement of processor time. In each round a rank computes once with messages and
+once without messages.
 
-A measurement has fewer rounds if it knows the share of time that messages take to
-`grsgd.simulator.calibration.shares.PRECISION`. A measurement with long steps has fewer rounds, too, but at least
-`MIN_ROUNDS`.
+A measurement ends earlier if the standard error of its mean result falls below
+`grsgd.simulator.calibration.shares.PRECISION`. A measurement whose training steps are long has fewer rounds than
+`MAX_ROUNDS`, but at least `MIN_ROUNDS`.
 """
 COST_SECONDS = 4.0
-"""Approximate duration in seconds of all rounds of one measurement, for example of the processor time per sent
-message."""
+"""Seconds that all rounds of one measurement take together, approximately. One measurement finds, for example, the
+processor time per sent message."""
 ROUND_SECONDS = 0.25
 """Approximate seconds for which a rank computes in each half of a round (with messages, and without messages)."""
 PAUSE = 2e-3
-"""Seconds between two messages that are sent while a rank computes."""
+"""Seconds that the sender waits between two messages while a rank computes."""
 PINGS, PINGS_BESIDE = 2, 8
-"""Numbers of round trips per round. `PINGS` round trips measure how soon a waiting rank notices a message, and
-`PINGS_BESIDE` how soon a computing rank does.
+"""Numbers of questions with answers (round trips of messages) per round. `PINGS` round trips measure how soon a waiting
+rank notices a message, and `PINGS_BESIDE` round trips how soon a computing rank does.
 
-The delay with which a computing rank notices a message varies between 0 and the duration of a gradient, so its
-measurement needs more round trips.
+The delay with which a computing rank notices a message varies between 0 and the seconds of a gradient, so the
+measurement of this delay needs more round trips.
 """
 SILENCE = 20e-3
-"""Seconds without a message before a measurement. After such a silence a waiting rank sleeps between two looks for
-messages."""
+"""Seconds for which no message is sent before a question is sent. After `SILENCE` seconds without a message, a waiting
+rank sleeps between two looks for messages."""
 QUESTION_BYTES = 64 * 1024
-"""Number of bytes of a question, a message that measures how soon the receiving rank answers."""
+"""Bytes of a question, which is a message that measures how soon the receiving rank sends an answer."""
 EXCHANGES, WAITS, WAIT_SECONDS = 25, 9, 0.1
 """Number of exchanges of short messages per measurement (``EXCHANGES``), number of measurements (``WAITS``), and
-seconds of a wait (``WAIT_SECONDS``).
+seconds for which a rank waits (``WAIT_SECONDS``).
 
-Two ranks exchange messages, and wait, without computing. The result is the processor time of exchanges and of waits,
-which use up a rank's quota.
+In the measurements of exchanges and of waits, two ranks send and receive messages, and neither rank computes.
+The measurements give the processor time of an exchange and of a wait, which both use up a rank's quota of
+processor time.
 """
 
 
 class ProcessorTimes(NamedTuple):
-    """Measured values for a `grsgd.simulator.network.ProcessorSpec`. ``eager_bytes`` is the size in bytes up to which a
-    message leaves before its receive is posted."""
+    """Measured processor times of messages, from which a `grsgd.simulator.network.ProcessorSpec` is made.
+    ``eager_bytes`` is the greatest size in bytes of a message that leaves its sender before its receive is posted."""
 
     send: Spread
     receive: Spread
@@ -76,22 +79,24 @@ class ProcessorTimes(NamedTuple):
     wake: Spread
     eager_bytes: int
     progress_mode: str
-    """Value of the option ``comm.progress_mode``, the way in which messages were moved in the background."""
+    """Value of the option ``comm.progress_mode``, which chooses how messages are moved while a rank computes."""
     spin: float
     full_sleep: float
     share: float = 1.0
     period: float = 0.0
-    """Fraction of a core that a quota allows (``share``), and seconds of a quota period (``period``)."""
+    """Fraction of a core that a quota of processor time allows (``share``), and seconds after which the quota is
+    renewed (``period``)."""
     exchange: Spread = Spread(0.0, 0.0, 0.0)
     look: Spread = Spread(0.0, 0.0, 0.0)
 
 
 class MessageMeter:
-    """Meter of the processor time that messages take on rank ``here``, which computes. Rank ``there`` sends and
-    receives the messages at the other end.
+    """Measurement of the processor time that messages take on rank ``here`` while it computes. Rank ``there`` is the
+    partner, which sends messages to rank ``here`` and receives messages from it.
 
-    Both ranks call the same methods in the same order. Rank ``here`` calls ``step()`` again and again to compute. With
-    the schedule (generator) ``let_others_wait()`` rank ``here`` tells all other ranks to stop computing.
+    The ranks ``here`` and ``there`` must call the same methods of their `MessageMeter` objects in the same order. Rank
+    ``here`` computes by repeated calls of ``step()``. ``let_others_wait`` makes a generator for the driver, with which
+    rank ``here`` tells the ranks other than ``there`` to stop computing.
     """
 
     def __init__(self, driver, comm, here: int, there: int, step: Callable[[], None], let_others_wait: Callable):
@@ -103,10 +108,10 @@ class MessageMeter:
         self.steps, self.untimed, self.most_rounds = 1, 1, MAX_ROUNDS
 
     def measure(self, seconds_per_byte: float, exchanges: np.ndarray | None = None) -> ProcessorTimes | None:
-        """Measure all times; return the times on rank ``here``, and None on rank ``there``.
+        """Measure all processor times of messages. Return the times on rank ``here``, and None on rank ``there``.
 
-        seconds_per_byte: seconds per byte on the wire. exchanges: result of `exchanges_beside`; None unless a thread
-        moves messages.
+        seconds_per_byte: seconds that a byte needs on the slowest link. exchanges: result of `exchanges_beside`; None
+        unless a communication thread moves messages.
         """
         if self.is_here:
             begin = time.perf_counter()
@@ -142,19 +147,19 @@ class MessageMeter:
         return ProcessorTimes(**found, eager_bytes=eager, progress_mode=driver.progress_mode)
 
     def given(self, value: float) -> float:
-        """Return rank ``here``'s ``value`` on both ranks ``here`` and ``there``."""
+        """Return, on both ranks, the ``value`` that rank ``here`` has passed."""
         array = np.full(1, float(value))
         self.share(array, is_mine=self.is_here)
         return float(array[0])
 
     def share(self, array: np.ndarray, is_mine: bool):
-        """Send ``array`` to the other rank if ``is_mine``, else receive the other rank's data into ``array``."""
+        """Send ``array`` to the partner rank if ``is_mine``, else receive the partner's data into ``array``."""
         transfer = self.comm.Isend if is_mine else self.comm.Irecv
         self.driver.run(ended(transfer(array, self.other, tags.CALIBRATION)))
 
     def compute(self, steps: int) -> np.ndarray:
-        """Compute some untimed steps, and then ``steps`` timed steps. Return the seconds of the timed steps, as three
-        numbers like the result of `seconds_now`."""
+        """Compute ``self.untimed`` steps without measuring, and then ``steps`` steps whose time is measured. Return the
+        times of the measured steps as three numbers in seconds, which `seconds_now` explains."""
         begin = seconds_now()
         for number in range(self.untimed + steps):
             if number == self.untimed:
@@ -163,10 +168,11 @@ class MessageMeter:
         return seconds_now() - begin
 
     def cost(self, nbytes: int, sends: bool, pause: float) -> list[float]:
-        """Return, for each round, the seconds by which one message prolongs the computation of rank ``here``.
+        """Return, for each round of the measurement, the seconds by which one message prolongs the computation of rank
+        ``here``.
 
-        sends: whether rank ``here`` sends the messages, and does not receive them. Rank ``there`` returns an empty
-        list.
+        sends: True if rank ``here`` sends the messages, False if rank ``here`` receives them. Rank ``there`` returns an
+        empty list.
         """
         shares, counts, alone = [], [], []
         for _ in self.rounds(shares):
@@ -185,7 +191,7 @@ class MessageMeter:
             if not sends:
                 self.driver.run(self.tell())
             self.driver.run(ended(counted))
-            timed = self.steps / (self.untimed + self.steps)  # fraction of steps that are timed
+            timed = self.steps / (self.untimed + self.steps)  # fraction of the steps whose time is measured
             counts.append(max(counted.value * timed, 1))
             alone.append(without[0])
             shares.append(prolonged(without, beside, self.by_thread))
@@ -193,11 +199,11 @@ class MessageMeter:
         return [share * seconds / count for share, count in zip(trusted(shares), counts, strict=True)]
 
     def rounds(self, shares: list[np.ndarray]) -> Iterator[None]:
-        """Iterate over the rounds of a measurement, on both ranks. The rounds end when rank ``here`` knows the mean of
-        ``shares`` precisely enough.
+        """Iterate over the rounds of a measurement, on both ranks at the same time. The iteration ends when rank
+        ``here`` knows the mean of ``shares`` precisely enough (`is_known`).
 
-        The caller appends one element to ``shares`` in each round. The rounds also end after `COST_SECONDS` seconds,
-        because rounds take longer than planned if other programs run.
+        In each round the caller must append one element to ``shares``. The iteration also ends after `COST_SECONDS`
+        seconds, because rounds take longer than planned if other programs run on the machine.
         """
         begin = time.perf_counter()
         for _ in range(self.most_rounds):
@@ -210,7 +216,7 @@ class MessageMeter:
         """Return the fraction by which a computation of rank ``here`` takes longer while a schedule waits in the
         background.
 
-        The background schedule waits for a message. Rank ``there`` returns None.
+        The schedule in the background waits for a message from rank ``there``. Rank ``there`` returns None.
         """
         shares = []
         for _ in self.rounds(shares):
@@ -227,17 +233,18 @@ class MessageMeter:
         return Spread.of(trusted(shares)) if self.is_here else None
 
     def tell(self):
-        """Send a one-byte signal to the other rank. This method is a schedule (a generator that yields the objects it
+        """Send a one-byte signal to the partner rank. This method is a schedule (a generator that yields the objects it
         waits for)."""
         yield self.comm.Isend(np.zeros(1, np.uint8), self.other, tags.CALIBRATION_SIGNAL)
 
     def told(self):
-        """Wait for the signal that the other rank sends with `tell`. This method is a generator that a driver runs."""
+        """Wait for the signal that the partner rank sends by `tell`. This method is a generator that yields the objects
+        it waits for."""
         yield self.comm.Irecv(np.zeros(1, np.uint8), self.other, tags.CALIBRATION_SIGNAL)
 
     def send_until_told(self, nbytes: int, pause: float):
-        """Send messages from the first signal of the other rank until its second signal. This method is a generator
-        that a driver runs."""
+        """Send messages from the first signal of the partner rank until its second signal. This method is a generator
+        that yields the objects it waits for."""
         yield from self.told()
         stop = [False]
 
@@ -250,11 +257,11 @@ class MessageMeter:
         yield listening
 
     def send_all(self, nbytes: int, pause: float, stop: list[bool], begin: Sequence[bool] = (True,)):
-        """Send messages, with a pause of ``pause`` seconds after each message. Return the number of messages. This
-        method is a generator that a driver runs.
+        """Send messages of ``nbytes`` bytes, with ``pause`` seconds between two messages. Return the number of sent
+        messages. This method is a generator that yields the objects it waits for.
 
-        The first message leaves when ``begin[0]`` is true. The first message after ``stop[0]`` has become true is the
-        last message.
+        The first message is sent when ``begin[0]`` is true. After ``stop[0]`` has become true, one last message is
+        sent.
         """
         message = np.zeros(nbytes, np.uint8)
         yield Until(lambda: begin[0], "the first message")
@@ -266,8 +273,8 @@ class MessageMeter:
             yield Delay(pause)
 
     def receive_all(self, nbytes: int):
-        """Receive all messages of `send_all`, and add each message to a sum as all-reduces do. Return the number of
-        messages. This method is a generator that a driver runs."""
+        """Receive all messages that the partner rank sends by `send_all`, and add each message to a sum, as all-reduces
+        do. Return the number of received messages. This method is a generator that yields the objects it waits for."""
         incoming, total = np.zeros(nbytes, np.uint8), np.zeros(nbytes // 4, np.float32)
         for count in itertools.count(1):
             yield self.comm.Irecv(incoming, self.other, tags.CALIBRATION)
@@ -276,18 +283,20 @@ class MessageMeter:
                 return count
 
     def reactions(self, costs: dict[str, Spread], exchanges: np.ndarray | None) -> tuple[Spread, Spread]:
-        """Return two delays in seconds: how much later than a waiting rank a computing rank, and a sleeping rank,
-        notice a message.
+        """Return two delays in seconds, relative to a rank that waits and looks for messages without pause.
 
-        A waiting rank looks for messages without pause. Rank ``there`` sends questions and measures, and rank ``here``
-        answers. If a thread moves messages, the delay of a computing rank comes from ``exchanges``, and not from
-        answers. The reason is that, with a quota, the time of an answer depends on the moment of the quota period at
-        which the question arrives. Repeated calibrations by the time of answers differed by a factor of three.
+        The first delay is how much later a computing rank notices a message, and the second is how much later a
+        sleeping rank does. Rank ``there`` sends questions and measures the seconds until rank ``here`` has answered. If
+        a communication thread moves messages, the delay of a computing rank is computed from ``exchanges``, and not
+        from answers. The reason is that, under a quota of processor time, the time of an answer depends on the moment
+        of the quota period at which the question arrives. With the times of answers, the results of repeated
+        calibrations differed by a factor of three.
 
-        In trainings, ranks that sleep mostly wait for each other, so no other rank computes during this measurement.
-        Questions are as long as the messages of trainings, because a rank looks for a long message while the message
-        still arrives. A link that has been idle possibly sends faster at first. A waiting rank is therefore asked after
-        the same silence as a sleeping rank, but receives a short message just before the question.
+        When a rank sleeps in a training, the other ranks mostly wait, too, so no rank computes during the measurement
+        of the sleeping rank's delay. A question is as long as the messages of trainings, because a rank looks for a
+        long message already while it arrives. A link that has been idle may send its first bytes faster than a busy
+        link. Questions to a rank that waits without sleep are therefore sent after the same silence as questions to a
+        sleeping rank. A short message just before the question wakes the rank.
         """
         computing = self.answers(computes=True) if exchanges is None else None
         if self.is_here:
@@ -321,8 +330,8 @@ class MessageMeter:
         return seconds
 
     def ask(self, seconds: np.ndarray, warns: bool):
-        """Send ``len(seconds)`` questions to the other rank, and write the seconds until each answer into ``seconds``.
-        This method is a generator that a driver runs."""
+        """Send ``len(seconds)`` questions to the partner rank, and write the seconds until each answer into
+        ``seconds``. This method is a generator that yields the objects it waits for."""
         question, reply = np.zeros(QUESTION_BYTES, np.uint8), np.zeros(1, np.uint8)
         for k in range(len(seconds)):
             yield Delay(SILENCE * (1 + 0.618 * k % 1))  # so that questions arrive at any moment of a computation
@@ -335,7 +344,8 @@ class MessageMeter:
             seconds[k] = time.perf_counter() - begin
 
     def answer(self, warns: bool):
-        """Answer all questions of the other rank, up to the last one. This method is a generator that a driver runs."""
+        """Answer all questions of the partner rank; the last question begins with a nonzero byte. This method is a
+        generator that yields the objects it waits for."""
         question = np.zeros(QUESTION_BYTES, np.uint8)
         while not question[0]:
             if warns:
@@ -344,8 +354,8 @@ class MessageMeter:
             yield self.comm.Isend(question[:1].copy(), self.other, tags.CALIBRATION)
 
     def exchange_seconds(self) -> list[float]:
-        """Return, on both ranks, the processor seconds per exchange of short messages, from each of `WAITS`
-        measurements."""
+        """Return, on both ranks, a rank's processor seconds per exchange of short messages, one value from each of
+        `WAITS` measurements."""
         message, incoming = np.zeros(SMALL, np.uint8), np.zeros(SMALL, np.uint8)
 
         def exchanges():
@@ -361,10 +371,11 @@ class MessageMeter:
         return seconds
 
     def look_seconds(self) -> list[float]:
-        """Return, for each of several waits, the processor seconds that one look for messages takes on rank ``here``.
+        """Return the processor seconds that one look for messages takes on rank ``here``, one value from each of
+        `WAITS` waits.
 
-        After a long wait a rank sleeps for `SLEEP_SECONDS` between two looks. The numbers that rank ``there`` returns
-        have no meaning.
+        After a long wait a rank sleeps for `SLEEP_SECONDS` between two looks for messages. The numbers that rank
+        ``there`` returns have no meaning.
         """
 
         def late_message():

@@ -18,13 +18,14 @@ from grsgd.units import as_duration, as_rate
 MIN_DEVIATION = 0.2
 """Relative deviation from the median above which a pair of ranks, or a rank, gets its own entry in the network file."""
 OF_QUOTA = {"exchange": "for a message sent and one received", "look": "for each look for messages"}
-"""Names of the times that messages of a waiting rank use up of its quota, each with a comment for the network file."""
+"""Comments in the network file on the times of messages that use up a waiting rank's quota; the key is the time's
+name."""
 CROWDED = "With more ranks than cores, a step takes this time while its rank has a core, and more time on average."
 
 
 def network_file(measured: Calibration, config: Config, command: str) -> str:
-    """Return the text of the TOML file for ``grsgd simulate --network``. The file's heading has ``command``, the
-    command that measured."""
+    """Return the text of a network file (TOML) for ``grsgd simulate --network``. The heading of the file quotes
+    ``command``, the command line of the measurement."""
     medians = [times.median for times in measured.compute]
     compute = ComputeSpec(
         **typical(measured.compute),
@@ -83,8 +84,8 @@ def network_file(measured: Calibration, config: Config, command: str) -> str:
 
 
 def typical(times: list[StepTimes]) -> dict[str, float]:
-    """Return, for each time that all ranks have measured, the median over all ranks. The keys are names of
-    `ComputeSpec`'s fields."""
+    """Return the median over the ranks of each of the `StepTimes` that every rank has measured. The keys are the names
+    of fields of `ComputeSpec`."""
     columns = zip(StepTimes._fields, zip(*times, strict=True), strict=True)
     return {name: float(f"{statistics.median(of_ranks):.4g}") for name, of_ranks in columns if None not in of_ranks}
 
@@ -105,9 +106,9 @@ def work_lines(work: float | None, config: Config) -> list[str]:
 
 
 def slow_ports(pairs: list[Pair], bandwidth: float) -> dict[int, float]:
-    """Return the bandwidth in bytes/s of each rank that is slow in all of its pairs.
+    """Return, for each rank that is slow in all of its measured pairs, the bandwidth of the rank's port in bytes/s.
 
-    Only ranks with two pairs or more are returned. If a rank is slow in all its pairs, the cause is the rank's port,
+    Ranks with only one measured pair are left out. If a rank is slow in all its pairs, the cause is the rank's port,
     and not the route to one other rank.
     """
     of_rank = {}
@@ -122,7 +123,7 @@ def slow_ports(pairs: list[Pair], bandwidth: float) -> dict[int, float]:
 
 
 def processor_section(measured: Calibration) -> list[str]:
-    """Return the lines of the section ``[processor]`` about the processor time of messages; no lines if this time was
+    """Return the lines of the network file's section ``[processor]``; no lines if the processor time of messages was
     not measured."""
     times = measured.processor
     if times is None:
@@ -166,13 +167,14 @@ def quoted(text: str) -> str:
 
 
 def plural(number: int, what: str) -> str:
-    """Return ``number`` with the noun ``what``, for example "2 ranks". The noun gets a plural s unless ``number`` is
-    1."""
+    """Return ``number`` and the noun ``what`` as text, for example "2 ranks". Unless ``number`` is 1, the noun gets a
+    plural s."""
     return f"{number} {what}" + ("s" if number != 1 else "")
 
 
 def places(hosts: Iterable[str]) -> str:
-    """Return a phrase with the number of ranks on each host. The phrase names at most the first four hosts."""
+    """Return a text that lists the hosts, each with its number of ranks, for example "node1 (4), node2 (4)". The phrase
+    names at most the first four hosts."""
     hosts = list(hosts)
     counts = {host: hosts.count(host) for host in dict.fromkeys(hosts)}
     names = [host if count == 1 else f"{host} ({count})" for host, count in list(counts.items())[:4]]
@@ -181,8 +183,8 @@ def places(hosts: Iterable[str]) -> str:
 
 
 def table(measured: Calibration) -> str:
-    """Return the text of a table with the median, least and greatest measurement of latency, bandwidth and
-    computing."""
+    """Return a table as text, with the median, least and greatest measured value of latency, bandwidth and seconds of a
+    step."""
     from tabulate import tabulate
 
     rows = []

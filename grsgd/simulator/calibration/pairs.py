@@ -12,15 +12,15 @@ import numpy as np
 from grsgd.comm import tags
 
 LARGE_BYTES = 4 * 1024 * 1024
-"""Size in bytes of the messages that measure the bandwidth."""
+"""Size in bytes of the messages that measure the bandwidth between two ranks."""
 MAX_ROUNDS, MIN_ROUNDS = {8: 1000, LARGE_BYTES: 30}, 5
-"""Largest number of round trips for each size of message in bytes (``MAX_ROUNDS``). Smallest number of round trips,
-even if they take longer than `SECONDS` (``MIN_ROUNDS``)."""
+"""Largest number of round trips for each size of message in bytes (``MAX_ROUNDS``). Smallest number of round trips
+(``MIN_ROUNDS``), even if these round trips take longer than `SECONDS`."""
 SECONDS = 0.5
 
 
 class Pair(NamedTuple):
-    """Latency [s] and bandwidth [bytes/s] between two ranks."""
+    """Measured latency in seconds, and bandwidth in bytes/s, between two ranks."""
 
     ranks: tuple[int, int]
     latency: float
@@ -28,36 +28,37 @@ class Pair(NamedTuple):
 
 
 class Effort(NamedTuple):
-    """Number and duration of the round trips that measure a pair of ranks. Short messages measure the latency, and long
-    messages the bandwidth."""
+    """Number and duration of the round trips of messages that measure latency and bandwidth between two ranks. Round
+    trips of short messages measure the latency, and round trips of long messages the bandwidth."""
 
     most_rounds: dict[int, int]
-    """Largest number of round trips for each size of message in bytes. The size of the short message comes first."""
+    """Largest number of round trips for each size of message in bytes. The first key in `most_rounds` is the size of
+    the short messages."""
     least_rounds: int
     """Smallest number of round trips, 2 or more, even if they take longer than ``seconds``."""
     seconds: float
-    """Seconds after which the round trips with messages of one length end."""
+    """Seconds after which the round trips with messages of one size end."""
     least_share: float = 0.01
-    """Smallest fraction of a long message's seconds that counts as its transfer, even if the latency seems to explain
-    more of the seconds."""
+    """Smallest fraction of a long message's seconds that counts as the transfer of its bytes, even if the latency seems
+    to take up a larger fraction."""
 
 
 def usual_effort() -> Effort:
-    """Return the `Effort` with which ``grsgd calibrate`` measures a pair of ranks."""
+    """Return the number and duration of round trips with which ``grsgd calibrate`` measures a pair of ranks."""
     return Effort(MAX_ROUNDS, MIN_ROUNDS, SECONDS)
 
 
 def measure_pairs(comm, hosts: list[str]):
-    """Measure the pairs of ranks (i, i+1) one after the other. Return a list with this rank's pair (rank, rank + 1).
-    This function is a generator that a driver runs.
+    """Measure latency and bandwidth of the pairs of ranks (i, i + 1), one pair after the other. Return a list with the
+    `Pair` (rank, rank + 1) of this rank. This function is a generator that yields the objects it waits for.
 
-    hosts: name of the host of each rank. Within a host the bandwidth is measured with messages in both directions at
-    once. The reason is that processors and memory, which limit the bandwidth within a host, copy the messages of both
-    directions.
+    hosts: name of the host of each rank. Between ranks on one host, the bandwidth is measured with messages in both
+    directions at once. The reason is that processors and memory, which limit the bandwidth within a host, copy the
+    messages of both directions.
 
-    A rank begins to measure its pair when the previous pair has ended, so that no other message is under way. The first
-    byte of each message says whether another round trip follows. In the pair (i, i+1), rank i sets this byte, according
-    to the clock.
+    A rank begins to measure its pair when the measurement of the previous pair has ended, so that no other message is
+    under way. The first byte of each message says whether another round trip follows. For the pair (i, i + 1), rank i
+    decides by its clock whether another round trip follows.
     """
     n, rank, effort = comm.size, comm.rank, usual_effort()
     before, after = (rank - 1) % n, (rank + 1) % n
@@ -65,7 +66,7 @@ def measure_pairs(comm, hosts: list[str]):
     first = rank == 0
     if first:
         pairs.append((yield from measure_pair(comm, after, hosts[rank] == hosts[after], effort)))
-    if not first or n > 2:  # with two ranks, the pair (1, 0) is the pair (0, 1)
+    if not first or n > 2:  # with two ranks, the pair (1, 0) would only repeat the measurement of the pair (0, 1)
         yield from answer_pair(comm, before, hosts[rank] == hosts[before], effort)
     if not first and n > 2:
         pairs.append((yield from measure_pair(comm, after, hosts[rank] == hosts[after], effort)))
@@ -73,10 +74,11 @@ def measure_pairs(comm, hosts: list[str]):
 
 
 def measure_pair(comm, other: int, one_host: bool, effort: Effort):
-    """Return the `Pair` of this rank and rank ``other``, which runs `answer_pair`. Both ranks add the messages to a
-    sum. This function is a generator that a driver runs.
+    """Measure the pair of this rank and rank ``other``, which runs `answer_pair`, and return the `Pair`. Both ranks add
+    received messages to a sum, as all-reduces do. This function is a generator that yields the objects it waits for.
 
-    one_host: whether both ranks are on one host. On one host the long messages are sent in both directions at once.
+    one_host: whether both ranks are on one host. If both ranks are on one host, long messages are sent in both
+    directions at once.
     """
     short, large = effort.most_rounds
     one_way = {}
@@ -94,7 +96,8 @@ def measure_pair(comm, other: int, one_host: bool, effort: Effort):
             yield [receiving, comm.Isend(outgoing, other, tags.CALIBRATION)]
             total += incoming.view(np.float32)
             seconds.append(time.perf_counter() - begin)
-        one_way[nbytes] = statistics.median(seconds[1:])  # the first round trip has cold caches and a sleeping partner
+        # the median excludes the first round trip, in which caches are cold and the partner rank sleeps
+        one_way[nbytes] = statistics.median(seconds[1:])
         if not (one_host and nbytes == large):
             one_way[nbytes] /= 2
     latency, transfer = one_way[short], one_way[large]
@@ -103,7 +106,7 @@ def measure_pair(comm, other: int, one_host: bool, effort: Effort):
 
 def answer_pair(comm, other: int, one_host: bool, effort: Effort):
     """Answer all messages of rank ``other``, which runs `measure_pair` with the same ``one_host`` and ``effort``. This
-    function is a generator that a driver runs."""
+    function is a generator that yields the objects it waits for."""
     large = max(effort.most_rounds)
     for nbytes in effort.most_rounds:
         yield from answer(comm, other, nbytes, one_host and nbytes == large)
@@ -111,7 +114,8 @@ def answer_pair(comm, other: int, one_host: bool, effort: Effort):
 
 def answer(comm, other: int, nbytes: int, at_once: bool):
     """Answer each message of ``nbytes`` bytes from rank ``other`` by a message of this size. This function is a
-    generator that a driver runs. If ``at_once``, an answer leaves without waiting for the message from ``other``."""
+    generator that yields the objects it waits for. If ``at_once``, each answer is sent without waiting for the message
+    from rank ``other``."""
     incoming, outgoing = np.zeros(nbytes, np.uint8), np.zeros(nbytes, np.uint8)
     total = np.zeros(nbytes // 4, np.float32)
     incoming[0] = 1

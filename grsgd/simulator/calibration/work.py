@@ -1,10 +1,11 @@
-"""Measurement of the processor time per step of an algorithm's own code. The measured time includes neither messages
-nor the work of a step that a rank takes alone.
+"""Measurement of the processor seconds that an algorithm's own code takes in a step. The result excludes the time of
+messages, and the time of a step (gradient and update) that a rank takes without other ranks.
 
-The configured algorithm trains for some steps, on all ranks. The meter counts the time of the algorithm's own code
-between two waits: updates, mixing, merging, compression, coding, and the work of the training loop itself. Gradients
-count, too. Sending and receiving do not count, because `grsgd.simulator.calibration.messages` measures their time.
-Before the training, the same rank takes steps alone, and their time is subtracted from the result.
+For the measurement, all ranks train with the configured algorithm for some steps. The `WorkMeter` counts the time of
+the algorithm's own code between two waits: updates, mixing, merging, compression, coding, and the training loop itself.
+The time of gradients counts, too. The time of sending and receiving does not count, because
+`grsgd.simulator.calibration.messages` measures it. Before the training, each rank takes some steps alone, and the
+median time of these steps is subtracted from the time of each training step.
 """
 
 import statistics
@@ -27,18 +28,19 @@ from grsgd.job import launch
 from grsgd.simulator.calibration.computing import MeasuringRank
 
 STEPS, UNTIMED_STEPS = 20, 4
-"""Number of steps for which the algorithm trains (``STEPS``), and number of first steps among them whose time does not
-count (``UNTIMED_STEPS``)."""
+"""Number of training steps of the measurement (``STEPS``). The time of the first ``UNTIMED_STEPS`` training steps does
+not count."""
 STEPS_ALONE = 5
-"""Number of steps that a rank takes alone before the training. The median time of these steps is subtracted from the
-time of each training step."""
+"""Number of steps that a rank takes without other ranks before the measured training. The median time of the steps
+taken alone is subtracted from the time of each training step."""
 CALLS = ("Isend", "Issend", "Irecv", "Ibcast", "Iallreduce", "Iprobe")
-"""Methods of a communicator whose time a `WorkMeter` does not count."""
+"""Names of the methods of a communicator whose time a `WorkMeter` does not count."""
 
 
 class WorkMeter:
-    """Meter of the processor time, in seconds, of the thread that creates the meter. The meter subtracts ``alone``
-    seconds for each step, the time of a step that a rank takes alone."""
+    """Counter of the processor seconds that one thread, which has created the meter, spends on an algorithm's own code.
+    For each computed step the meter subtracts ``alone``, the seconds of a step that a rank takes without other
+    ranks."""
 
     def __init__(self, alone: float):
         self.alone, self.seconds = alone, 0.0
@@ -46,7 +48,7 @@ class WorkMeter:
         self._counts = False
 
     def without(self, call, *arguments, **options):
-        """Call ``call`` without counting the time of this call, and return the value of the call."""
+        """Call ``call``, and return its result. The meter does not count the time of this call."""
         if not self._counts or threading.get_ident() != self._thread:
             return call(*arguments, **options)
         begin = time.thread_time()
@@ -56,8 +58,8 @@ class WorkMeter:
             self.seconds -= time.thread_time() - begin
 
     def metered(self, schedule: engine.Schedule) -> engine.Schedule:
-        """Run ``schedule``. Count the time of the schedule's gradients, and of the schedule's code between two waits.
-        This method is a schedule (a generator that yields the objects it waits for)."""
+        """Run ``schedule``. Count the processor time of the schedule's gradients, and of the schedule's code between
+        two waits. This method is a schedule (a generator that yields the objects it waits for)."""
         resume = partial(next, schedule)
         while True:
             begin, self._counts = time.thread_time(), True
@@ -77,14 +79,14 @@ class WorkMeter:
                 resume = partial(schedule.throw, error)
             else:
                 resume = partial(next, schedule)
-            if isinstance(pending, Compute):  # polls during the computation may have moved messages
+            if isinstance(pending, Compute):  # the computation may have polled, and polls move messages
                 moved = engine.ENGINE.worked_seconds - moved
                 self.seconds += time.thread_time() - ended - moved - pending.amount * self.alone
 
 
 class MeteredBackend(MpiBackend):
-    """An `MpiBackend` for `MeteredCommunicator`. The `WorkMeter` ``meter`` does not count the time of its
-    communicators' calls."""
+    """An `MpiBackend` for `MeteredCommunicator`. The `WorkMeter` ``meter`` of this backend does not count the time that
+    its communicators' methods take."""
 
     def __init__(self, mpi, timeout: float, meter: WorkMeter):
         super().__init__(mpi, timeout)
@@ -95,8 +97,8 @@ class MeteredBackend(MpiBackend):
 
 
 class MeteredCommunicator(Communicator):
-    """A communicator for measurements. The `WorkMeter` of the communicator's backend does not count the time of the
-    communicator's calls."""
+    """A communicator for the measurement of an algorithm's processor time. The `WorkMeter` ``meter`` of the
+    communicator's backend does not count the time that the communicator's methods take."""
 
     def __init__(self, backend: MeteredBackend, *arguments):
         super().__init__(backend, *arguments)
@@ -105,14 +107,14 @@ class MeteredCommunicator(Communicator):
 
 
 def measure_work(mpi, config: Config, rank: MeasuringRank, model: torch.nn.Module, steps: int = STEPS) -> float | None:
-    """Train ``model`` for ``steps`` steps, on all ranks of ``mpi``. Return the processor seconds per step of the
-    algorithm's own code on this rank.
+    """Train ``model`` for ``steps`` steps with the configured algorithm, on all ranks of ``mpi``. Return the processor
+    seconds that the algorithm's own code takes per step on this rank.
 
-    The result is the number of seconds by which a step takes longer than a step that this rank takes alone. Returns
-    None if this rank does not train. Returns None on all ranks if a run with this number of ranks or steps is not
-    possible.
+    The result is the difference between the seconds of a training step and the seconds of a step that this rank takes
+    alone. Returns None if this rank does not train. Returns None on all ranks if the algorithm cannot run with this
+    number of ranks.
 
-    rank: driver, data set and parts of a step, with which a rank measures. Raises SetupError on all ranks if the set-up
+    rank: driver, data set and step functions of this rank. Raises SetupError on all ranks if the set-up
     fails on any rank.
     """
     from grsgd.training.automatic_options import choose_options
@@ -120,7 +122,8 @@ def measure_work(mpi, config: Config, rank: MeasuringRank, model: torch.nn.Modul
 
     ends = dict.fromkeys(("epochs", "samples", "seconds", "target", "target_accuracy"))
     train = config.train.model_copy(update=ends | {"steps": steps, "snapshots": 1, "stop_at_target": False})
-    others = {"schedule": Schedule(), "stragglers": Stragglers(), "faults": Faults()}  # a rate schedule may be longer
+    # a configured learning-rate schedule may need more steps than the measurement has
+    others = {"schedule": Schedule(), "stragglers": Stragglers(), "faults": Faults()}
     config = config.model_copy(update=others | {"train": train})
     try:
         config.check_ranks(mpi.size)
@@ -149,7 +152,7 @@ def measure_work(mpi, config: Config, rank: MeasuringRank, model: torch.nn.Modul
 
 
 def seconds_alone(rank: MeasuringRank) -> float:
-    """Return the median of the processor seconds of a step that this rank takes alone, without messages."""
+    """Return the median processor seconds of a step (gradient and update) that this rank takes without messages."""
     found = []
     for _ in range(STEPS_ALONE):
         begin = time.thread_time()

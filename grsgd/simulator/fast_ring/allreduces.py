@@ -1,13 +1,15 @@
-"""Simulated times of all-reduces. Compiled code calculates all times of an all-reduce at once, in place of a simulation
-message by message.
+"""Simulated times of all-reduces. Compiled code calculates the times of all messages of an all-reduce at once, so that
+the simulator need not simulate each message.
 
-The messages of an all-reduce and their order do not depend on times, so they are recorded once for each array size. If
-no two connections of the all-reduce share a port, as on a ring, no message slows another message. Without shared ports,
-only the moments at which each message is posted, leaves and arrives have to be calculated. These moments are sums of
-times, such as transfer times and latencies. `grsgd.simulator.messages` and `grsgd.simulator.flows` add the same times
-in the same order.
+Neither the messages of an all-reduce nor their order depend on times. The messages are therefore recorded only once for
+each size of array. If no two connections (pairs of sender and receiver) of the all-reduce share a port, as on a ring,
+no message slows down another message. Without shared ports, the code calculates only the moments at which each message
+is posted, leaves and arrives. The moment of a message is a sum of times, such as transfer times and latencies. The
+compiled code adds times in the same order as `grsgd.simulator.messages` and `grsgd.simulator.flows`, so that rounding
+gives the same results.
 
-No rank ends an all-reduce before all ranks have begun it. The times are therefore calculated when the last rank begins.
+No rank ends an all-reduce before all ranks have begun it. The times of the all-reduce are therefore calculated when
+the last rank has begun it.
 """
 
 from collections import defaultdict
@@ -23,10 +25,11 @@ from grsgd.simulator.waitable import Waitable
 
 
 class Allreduce(Waitable):
-    """The wait of one rank for the end of an all-reduce of ``size`` ranks whose times are calculated.
+    """Object with which one rank waits for the end of an all-reduce of ``size`` ranks, whose times `AllreduceTimes`
+    calculates.
 
-    begun: the ranks that have begun the all-reduce. waited: seconds for which the rank will have waited, from the start
-    of the run to the end of the all-reduce.
+    begun: the ranks that have begun the all-reduce so far. waited: total seconds of the rank's waits from the start of
+    the run to the end of the all-reduce.
     """
 
     __slots__ = ("begun", "size", "waited")
@@ -45,8 +48,8 @@ class Allreduce(Waitable):
 
 
 class AllreduceTimes:
-    """Calculation of the times of all-reduces. The ranks must send no other messages over ``fabric``, and must run one
-    all-reduce at a time."""
+    """Calculation of the simulated moments at which all-reduces end. The ranks must send no other messages over
+    ``fabric``, and must run one all-reduce at a time."""
 
     def __init__(self, fabric: MessageFabric):
         self.fabric = fabric
@@ -55,11 +58,11 @@ class AllreduceTimes:
         self._begun: dict[tuple, dict[int, tuple[float, Allreduce]]] = defaultdict(dict)
 
     def begin(self, key: tuple, schedule: Callable, comm: Communicator, x, options: dict) -> Allreduce | None:
-        """Begin an all-reduce on the rank of ``comm`` now, and return an object for whose end the rank waits. Return
-        None if the messages of this all-reduce have to be simulated.
+        """Begin an all-reduce on the rank of ``comm`` at the present simulated time. Return the object with which the
+        rank waits for the end of the all-reduce. Return None if the all-reduce must be simulated message by message.
 
-        key: a key that is the same on all ranks, and differs for each all-reduce. ``schedule(comm, x, **options)``: the
-        all-reduce whose end is calculated.
+        key: identifies the all-reduce; it is the same on all ranks and different for each all-reduce. ``schedule(comm,
+        x, **options)``: generator that runs the all-reduce.
         """
         program = self._program(schedule, comm.size, x, options)
         if program is None:
@@ -74,8 +77,8 @@ class AllreduceTimes:
         return allreduce
 
     def _program(self, schedule, size: int, x, options: dict) -> Program | None:
-        """Return the recorded steps of all ranks in the all-reduce. Return None if the all-reduce has no messages, or
-        two of its connections share a port."""
+        """Return the recorded steps (sends, receives and waits) of all ranks in the all-reduce. Return None if the
+        all-reduce has no messages, or two of its connections share a port."""
         what = schedule, size, x.size, x.dtype, *options.items()
         if what not in self._programs:
             program = record(schedule, size, x.size, x.dtype, options) if size == self.fabric.size else None
@@ -84,9 +87,9 @@ class AllreduceTimes:
         return self._programs[what]
 
     def _is_alone(self, program: Program, schedule, elements: int, options: dict) -> bool:
-        """Return whether no two connections of the all-reduce share a port.
+        """Return True if no two connections (pairs of sender and receiver) of the all-reduce share a port.
 
-        The result is computed for an array with at least one element per rank, and is valid for all sizes of arrays.
+        The function tests an array of at least one element per rank; the result is valid for arrays of all sizes.
         program: the recorded steps for an array of ``elements`` elements.
         """
         size = self.fabric.size
@@ -102,7 +105,8 @@ class AllreduceTimes:
         return self.fabric.network.connection(int(ends[0]), (int(ends[1]),))
 
     def _finish(self, program: Program, begun: dict[int, tuple[float, Allreduce]]):
-        """Calculate when each rank ends the all-reduce. All ranks must have begun the all-reduce."""
+        """Calculate the moment at which each rank ends the all-reduce, and set SimPy events at these moments. The
+        caller calls this method when all ranks have begun the all-reduce."""
         from grsgd.simulator.fast_ring.times import end_times
 
         fabric, network = self.fabric, self.fabric.network

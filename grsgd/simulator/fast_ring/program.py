@@ -1,5 +1,5 @@
-"""Record of the messages and waits of a communication schedule, such as an all-reduce, on all ranks. The order of
-messages and waits does not depend on times, so the record is created without a clock."""
+"""Record of the sends, receives and waits of a communication schedule, such as an all-reduce, on all ranks. The order
+of sends, receives and waits does not depend on times, so no simulated clock is needed for the record."""
 
 from collections import defaultdict
 from typing import NamedTuple
@@ -11,12 +11,13 @@ from grsgd.comm.driver import as_list
 from grsgd.models.shape_only import ShapeOnlyArray
 
 SEND, RECEIVE, WAIT_UNTIL_SENT, WAIT_UNTIL_RECEIVED = range(4)
-"""Kinds of recorded steps of a rank: post a message, post a receive, wait until a message is sent, and wait until a
+"""Codes of the recorded steps of a rank: post a message, post a receive, wait until a message is sent, and wait until a
 message is received."""
 
 
 class Recorded:
-    """Stand-in for a message while a schedule is recorded. The schedule can wait for the stand-in as for a message."""
+    """Object that a recorded schedule gets in place of a message. The schedule can wait for a `Recorded` object as it
+    would for a message."""
 
     def __init__(self, step: int, message: list[int]):
         self.step, self.message = step, message
@@ -25,8 +26,8 @@ class Recorded:
 class ProgramBackend:
     """A `grsgd.comm.backend.Backend` that records the steps of one rank of ``size`` ranks.
 
-    ``between`` has, for each (sender, receiver, tag), the list of sent messages and the list of received messages. A
-    message is a list of one number: the message's bytes during the recording, and the message's index afterwards.
+    ``between`` has two lists for each key (sender, receiver, tag): the sent messages and the posted receives. A message
+    is a list of one number: the message's bytes while recording, and the message's index after recording.
     """
 
     lost = ()
@@ -39,7 +40,7 @@ class ProgramBackend:
         self.rank, self.size, self.between = rank, size, between
         self.steps: list[tuple[int, list[int]]] = []
         self.sent: dict[int, list[int]] = defaultdict(lambda: [0, 0])
-        """Number of messages with content, and their total bytes, for each receiver."""
+        """Number of messages that are not empty, and their total number of bytes, for each receiver."""
 
     def Isend(self, array, dest, tag):
         count = self.sent[dest]
@@ -57,21 +58,22 @@ class ProgramBackend:
 
 
 class Program(NamedTuple):
-    """The recorded steps of all ranks. The steps of rank r have the indices from ``first[r]`` to ``first[r + 1] -
-    1``."""
+    """The recorded steps (sends, receives and waits) of all ranks in a communication schedule. The steps of rank ``r``
+    are the entries ``first[r]`` to ``first[r + 1] - 1`` of the arrays `kinds` and `messages`."""
 
     first: np.ndarray
     kinds: np.ndarray
     messages: np.ndarray
     """Index of the message that each step posts or waits for."""
     nbytes: np.ndarray
-    """Number of bytes of each message."""
+    """Number of bytes of each message, by the message's index."""
     connection: np.ndarray
-    """Index of each message's connection, which is the index of the connection's row in `ends`."""
+    """Index of each message's connection (pair of sender and receiver) in the array `ends`."""
     ends: np.ndarray
     """Sender and receiver of each connection: an array of two columns."""
     sent: list[dict[int, list[int]]]
-    """Number of messages and their total bytes, by sending rank and receiver."""
+    """Number of messages and their total bytes, for each sender and receiver. In `sent`, the list's index is the
+    sender, and the dictionary's key is the receiver."""
 
     def bytes_of_connections(self) -> list[int]:
         """Return the number of bytes that the schedule sends over each connection."""
@@ -79,15 +81,17 @@ class Program(NamedTuple):
 
 
 def record(schedule, size: int, elements: int, dtype, options: dict) -> Program:
-    """Record the steps of ``schedule(comm, x, **options)`` on ``size`` ranks; ``x`` has ``elements`` elements.
+    """Record the sends, receives and waits of ``schedule(comm, x, **options)`` on ``size`` ranks. ``x`` is an array of
+    ``elements`` elements.
 
-    Raises TypeError if the schedule waits for anything but messages, and ValueError if a message is not received.
+    Raises TypeError if the schedule waits for an object that is no message. Raises ValueError if a sent message is not
+    received.
     """
     between = defaultdict(lambda: ([], []))
     recorders = [ProgramBackend(rank, size, between) for rank in range(size)]
     for recorder in recorders:
         for pending in schedule(Communicator(recorder), ShapeOnlyArray(elements, dtype), **options):
-            for message in reversed(as_list(pending)):  # a driver waits for the last message of a yielded list first
+            for message in reversed(as_list(pending)):  # a driver waits for a list's last message first
                 if not isinstance(request := getattr(message, "request", None), Recorded):
                     raise TypeError(f"{schedule} waits for {message}, which is not a message")
                 recorder.steps.append((request.step, request.message))

@@ -1,4 +1,4 @@
-"""Compiled code that calculates when messages that share no port are posted, leave and arrive."""
+"""Compiled code that calculates when messages are posted, leave and arrive, if no two connections share a port."""
 
 import numpy as np
 from numba import njit
@@ -6,14 +6,14 @@ from numba import njit
 from grsgd.simulator.fast_ring.program import RECEIVE, SEND, WAIT_UNTIL_RECEIVED, WAIT_UNTIL_SENT
 
 HAS_LEFT, HAS_ARRIVED = 0, 1
-"""Kinds of events: the first waiting message of a connection has left, or a message has arrived."""
+"""Codes of two kinds of events: the first message in a connection's queue has left, or a message has arrived."""
 NOT_YET = -1.0
 
 
 @njit(cache=True)
 def end_times(starts, waited, first, kinds, messages, nbytes, connection, ends, rate, latency, free_at, eager_bytes):
-    """Return three float64 arrays: the moment of each rank's last step, each rank's seconds of waiting until this
-    moment (both [ranks]), and the moment at which each connection's last message has left ([connections]).
+    """Return three float64 arrays: for each rank, the moment of its last step and its seconds of waiting until this
+    moment, and for each connection, the moment at which its last message has left.
 
     Parameters
     ----------
@@ -32,12 +32,12 @@ def end_times(starts, waited, first, kinds, messages, nbytes, connection, ends, 
     found = np.full(ranks, NOT_YET)
     waited, free_at = waited.copy(), free_at.copy()
     waits_since = np.full(ranks, NOT_YET)
-    now_at = first[:-1].copy()  # now_at has the index of each rank's next step
+    now_at = first[:-1].copy()  # now_at has, for each rank, the index of the rank's next step
     posted, receive_posted = np.full(count, NOT_YET), np.full(count, NOT_YET)
     sent, received, arrived = np.zeros(count, np.bool_), np.zeros(count, np.bool_), np.zeros(count, np.bool_)
     sender_waits, receiver_waits = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
     following, head, tail = np.full(count, -1), np.full(len(rate), -1), np.full(len(rate), -1)
-    # These arrays are a heap of future events. ``numbers`` keeps the order of events at one moment.
+    # The four arrays are a heap of future events. ``numbers`` keeps the order of events at the same moment.
     size = len(rate) + count + ranks + 1
     moments, numbers = np.zeros(size), np.zeros(size, np.int64)
     events, subjects = np.zeros(size, np.int8), np.zeros(size, np.int64)
@@ -120,7 +120,7 @@ def end_times(starts, waited, first, kinds, messages, nbytes, connection, ends, 
 
 @njit(cache=True)
 def push(moments, numbers, events, subjects, length, moment, number, event, subject):
-    """Put an event into the heap of ``length`` events, and return the new length of the heap."""
+    """Add an event to the heap, which has ``length`` events. Return the new length of the heap."""
     place = length
     while place:
         above = (place - 1) >> 1
@@ -135,7 +135,7 @@ def push(moments, numbers, events, subjects, length, moment, number, event, subj
 
 @njit(cache=True)
 def pop(moments, numbers, events, subjects, length):
-    """Remove the first event from the heap of ``length`` events, and return the new length of the heap."""
+    """Remove the earliest event from the heap, which has ``length`` events. Return the new length of the heap."""
     length -= 1
     moment, number, event, subject = moments[length], numbers[length], events[length], subjects[length]
     place = 0

@@ -1,5 +1,5 @@
-"""Simulated messages that report their events to observers. A simulated run that records a timeline or a trace uses
-these classes of messages."""
+"""Simulated messages, receives and broadcasts that report their events to observers. The classes of this module are
+used if a simulated run records a timeline or a trace."""
 
 import itertools
 from functools import partial
@@ -12,28 +12,29 @@ from grsgd.simulator.waitable import Waitable
 
 
 class FabricObserver(Protocol):
-    """An observer of the messages of a `MessageFabric`. The fabric calls each method at the simulated moment of the
-    method's event.
+    """Interface of an observer, which records the events of the messages of a `MessageFabric`. At the simulated moment
+    of an event, the message calls the event's method of each observer.
 
-    Each method gets a message, ``sending``, or a receive, ``receiving``. A ``sending`` has the attributes source, dest,
-    nbytes, tag, group, synchronous, short, ``posted`` (the simulated time at which the message was posted) and
-    ``number``. From the event `received` on, a ``sending`` has the attribute ``receiving``, too: the receive that got
-    the message.
+    The parameter of a method is a message (``sending``) or a receive (``receiving``). A message has the attributes
+    source, dest, nbytes, tag, group, synchronous, short, ``posted`` (the simulated time at which the message was
+    posted) and ``number``. When `received` is called, and later, a message has the attribute ``receiving``, too: the
+    receive that got the message.
     """
 
     def sent(self, sending):
-        """Record that a rank has posted a message."""
+        """Record that a rank has posted the message ``sending``."""
 
     def posted(self, receiving):
-        """Record that a rank has posted a receive. The message that the receive will get is possibly not known yet."""
+        """Record that a rank has posted the receive ``receiving``. When a receive is posted, it is possibly unknown
+        which message the receive will get."""
 
     def left(self, sending):
-        """Record that the last byte of a message has left the sending rank. The sender's schedule does not know this
-        yet."""
+        """Record that the last byte of the message ``sending`` has left the sending rank. The schedule that sends the
+        message does not know yet that the byte has left."""
 
     def received(self, sending):
-        """Record that a message has arrived and a posted receive has got the message. The receiver's schedule does not
-        know this yet."""
+        """Record that the message ``sending`` has arrived, and that a posted receive has got the message. The schedule
+        that receives the message does not know yet that the message has arrived."""
 
     def completed(self, waitable):
         """Record that ``waitable``, a message or a receive, is complete. The schedule that waits for ``waitable`` does
@@ -41,8 +42,7 @@ class FabricObserver(Protocol):
 
 
 class ObservedSending(Sending):
-    """A message that reports its events to observers. ``ops`` has the operations that stand for the message in a
-    trace."""
+    """A message that reports its events to observers. ``ops`` has the message's operations in a trace."""
 
     __slots__ = ("posted", "number", "group", "ops")
 
@@ -73,8 +73,7 @@ class ObservedSending(Sending):
 class ObservedReceiving(Receiving):
     """A receive that reports its events to observers.
 
-    ``from_any`` says whether the receive accepts messages of any rank. ``ops`` has the operations that stand for the
-    receive in a trace.
+    ``from_any`` says whether the receive accepts messages of any rank. ``ops`` has the receive's operations in a trace.
     """
 
     __slots__ = ("fabric", "posted", "from_any", "ops")
@@ -93,8 +92,8 @@ class ObservedReceiving(Receiving):
 
 
 class CopySent:
-    """Copy of a broadcast to one receiver. Observers get reports of each copy, as if the copy were a separate
-    message."""
+    """The copy of a broadcast message for one receiver. The broadcast reports events of each copy to observers, as if
+    the copy were a message of its own."""
 
     synchronous = False
 
@@ -108,8 +107,8 @@ class CopySent:
 
 
 class CopiesLeft(Waitable):
-    """Event that all copies of a broadcast have left; the root of the broadcast waits for this event. ``ops`` has the
-    operations that stand for the copies in a trace."""
+    """Event that all copies of a broadcast message have left. The root (the sending rank) waits for this event. ``ops``
+    has the operations of all copies of the message in a trace."""
 
     __slots__ = ("ops",)
 
@@ -170,7 +169,7 @@ class ObservedFabric(MessageFabric):
         self.sending_type, self.multicast_type = ObservedSending, ObservedMulticast
         self.receiving_type = partial(ObservedReceiving, self)
         self.group: tuple = ()
-        """Group of ranks in which a message or a receive is being posted now."""
+        """Group of ranks of the message or receive that is being posted at present."""
         self.receives_any = False
 
     def send(self, group, array, source, dest, tag, synchronous):

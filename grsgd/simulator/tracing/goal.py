@@ -1,5 +1,6 @@
-"""Reading and writing of GOAL, the Group Operation Assembly Language, as text. A GOAL file has the operations of each
-rank and their dependencies.
+"""Reading and writing of files in GOAL (Group Operation Assembly Language), a text format for recordings of parallel
+programs. A GOAL file lists the operations (sends, receives and computations) of each rank, and the dependencies between
+operations.
 
 T. Hoefler, C. Siebert, A. Lumsdaine: Group Operation Assembly Language, ICPP 2009. LogGOPSim's ``txt2bin``
 reads this grammar::
@@ -16,9 +17,10 @@ reads this grammar::
     l2 irequires l1
     }
 
-The number after ``calc`` is the time of a computation in nanoseconds. Computations on one cpu of a rank run one after
-the other. ``b requires a`` means that operation b begins when operation a has ended; ``b irequires a`` means that b
-begins when a has begun. Operations without dependencies run at the same time.
+The number after ``calc`` is the time of a computation in nanoseconds. On each rank, computations with the same ``cpu``
+number run one after the other. ``b requires a`` means that operation b begins when operation a has ended. ``b irequires
+a`` means that operation b begins when operation a has begun. Operations of a rank that do not depend on each other run
+at the same time.
 """
 
 import os
@@ -52,8 +54,8 @@ LINE = re.compile(
     )[ \t\r]*""",
     re.VERBOSE | re.ASCII,
 )
-"""Pattern of one statement of a GOAL file. After `rank`, `num_ranks` or a brace, another statement can follow on the
-same line."""
+"""Regular expression for one statement of a GOAL file. After a `num_ranks` statement, after a `rank` statement, or
+after a closing brace, another statement can follow on the same line."""
 ALLOWED = (
     "num_ranks N, rank N {, }, [label:] calc N [cpu N], [label:] send Nb to RANK [tag N], "
     "[label:] recv Nb from RANK [tag N], label requires label, label irequires label"
@@ -89,8 +91,8 @@ class Operation:
 
 
 def write(path: str | os.PathLike, ranks: list[list[Operation]], comments: Iterable[str] = ()):
-    """Write the operations of all ranks to the file ``path``, completely or not at all. Raises RunFileError if the file
-    cannot be written."""
+    """Write the operations of all ranks to the GOAL file ``path``. If writing fails, no incomplete file is left. Raises
+    RunFileError if the file cannot be written."""
     with naming(path), atomic_write(target_of(path)) as temporary, open(temporary, "w", encoding="utf-8") as file:
         file.writelines(f"// {printable(line)}\n" for line in comments)
         file.write(f"num_ranks {len(ranks)}\n")
@@ -105,8 +107,8 @@ def write(path: str | os.PathLike, ranks: list[list[Operation]], comments: Itera
 
 
 def read(path: str | os.PathLike) -> list[list[Operation]]:
-    """Return the operations of all ranks in the GOAL file ``path``. Raise ConfigError if the file is not valid; the
-    error's message names the line."""
+    """Return the operations of all ranks in the GOAL file ``path``. Raises ConfigError, whose message names
+    the line, if the file is not a valid GOAL file."""
     try:
         check_fits(path)
         text = Path(path).read_text(encoding="utf-8")
@@ -116,7 +118,8 @@ def read(path: str | os.PathLike) -> list[list[Operation]]:
 
 
 def without_comments(text: str) -> str:
-    """Return ``text`` without its comments between /* and */, but with the line breaks inside the comments."""
+    """Return ``text`` without its comments between /* and */. Line breaks inside comments are kept, so that the numbers
+    of lines stay the same."""
     parts, at = [], 0
     while (begin := text.find("/*", at)) >= 0 and (end := text.find("*/", begin + 2)) >= 0:
         parts += [text[at:begin], "\n" * text.count("\n", begin, end)]
@@ -125,13 +128,14 @@ def without_comments(text: str) -> str:
 
 
 class GoalReader:
-    """Reader of one GOAL file. The reader's error messages begin with ``name``, the file's name."""
+    """Reader of one GOAL file, which finds errors in the file. Error messages of the reader begin with ``name``, the
+    name of the file."""
 
     def __init__(self, name: str):
         self.name, self.line = name, 0
         self.ranks: list[list[Operation]] | None = None
         self.rank: int | None = None
-        """Rank whose operations are being read; None between two ranks."""
+        """Rank whose operations the reader is reading; None outside of the braces of a rank."""
         self.filled: set[int] = set()
         self.labels: dict[str, int] = {}
 
@@ -159,7 +163,7 @@ class GoalReader:
         elif found["rank"]:
             self.open(self.number(found["rank"]))
         elif self.rank is None:
-            raise self.complaint("outside of rank N { ... }")
+            raise self.complaint("a statement outside of rank N { ... }")
         elif found["close"]:
             self.rank = None
         elif found["verb"]:

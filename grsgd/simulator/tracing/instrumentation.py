@@ -27,10 +27,10 @@ PROCESSOR_HINT = (
 
 
 class Instrumentation:
-    """The two recordings of one simulated run, in the files ``timeline`` and ``trace``. A path is None if its file is
-    not requested.
+    """The recordings that the user has requested of one simulated run: the file ``timeline``, and the GOAL file
+    ``trace``. ``timeline`` or ``trace`` is None if the user has not requested the file.
 
-    If neither file is requested, the run uses drivers and fabrics that record nothing.
+    If neither file is requested, the run uses the usual drivers and fabrics, which record nothing.
     """
 
     def __init__(self, timeline: Path | None = None, trace: Path | None = None):
@@ -39,10 +39,10 @@ class Instrumentation:
         self.traced: Trace | None = None
 
     def check(self, out: Path, can_die: bool, spec: NetworkSpec, sends_early: bool = False):
-        """Check before training that the files of the timeline and of the trace can be written.
+        """Check, before training begins, that the requested files of timeline and trace can be written.
 
-        ``can_die`` says whether processes may die. ``sends_early`` says whether ranks send parts of a gradient while
-        they compute the rest of the gradient. Raises ConfigError and RunFileError.
+        ``can_die`` says whether processes may die. ``sends_early`` says whether ranks send parts of a
+        gradient while they compute the rest of the gradient. Raises ConfigError and RunFileError.
         """
         taken = {os.path.realpath(out): "--out"}
         for option, path in (("--timeline", self.timeline), ("--trace", self.trace)):
@@ -60,8 +60,8 @@ class Instrumentation:
             raise ConfigError(f"--trace: {PROCESSOR_HINT.format(spec.name)}")
 
     def drivers(self, env, processes: int, *arguments) -> list[SimulatedDriver]:
-        """Return one driver for each of ``processes`` processes. ``arguments`` are the further arguments of
-        `SimulatedDriver`."""
+        """Create one driver for each of ``processes`` processes, and return the list of the drivers. ``arguments`` are
+        the arguments of `SimulatedDriver` after the rank."""
         if self.timeline is not None:
             self.timelines = [Timeline(rank, lambda: env.now, limit_of(processes)) for rank in range(processes)]
         if self.trace is None:
@@ -81,10 +81,10 @@ class Instrumentation:
         processors: list[Processor] | None = None,
         is_counted: bool = True,
     ) -> MessageFabric:
-        """Return the `MessageFabric` that carries the processes' messages. The messages take time of ``processors``,
-        unless this is None.
+        """Create and return a `MessageFabric`, which carries the messages between the processes. If ``processors`` is
+        not None, messages take processor time.
 
-        is_counted: whether the messages are part of the algorithm, and not of the bookkeeping of the run.
+        is_counted: True if the messages belong to the algorithm, False if they belong to the bookkeeping of the run.
         """
         observers = [self.traced] if self.traced is not None else []
         if self.timelines and is_counted:
@@ -99,8 +99,8 @@ class Instrumentation:
         return fabric
 
     def observed(self, process: int, schedule: Schedule) -> Schedule:
-        """Return ``schedule``, the generator that trains on a process. If the run has a timeline, return ``schedule``
-        in a wrapper that adds computations and waits to the timeline.
+        """Return ``schedule``, the generator that trains on process number ``process``. If the run records a timeline,
+        the returned generator runs ``schedule`` and adds its computations and waits to the timeline.
         """
         return observed(schedule, self.timelines[process]) if self.timelines else schedule
 
@@ -112,13 +112,14 @@ class Instrumentation:
             self.traced.begin()
 
     def end(self):
-        """Record that training has ended."""
+        """Record that training has ended, so that later events are not part of the trace."""
         if self.traced is not None:
             self.traced.is_on = False
 
     def write(self, comments: Callable[[], list[str]]) -> list[str]:
-        """Write the files of the timeline and of the trace; the trace begins with the lines ``comments()``. Return
-        lines to print to the user. Raises RunFileError if a file cannot be written."""
+        """Write the requested files of timeline and trace. The GOAL file begins with the lines ``comments()``. Return a
+        list of lines to print for the user, about missing parts of the timeline. Raises RunFileError if a file cannot
+        be written."""
         lines = []
         if self.timeline is not None:
             lines = write(self.timeline, (timeline.kept() for timeline in self.timelines), "simulated")
@@ -128,20 +129,20 @@ class Instrumentation:
 
 
 NO_INSTRUMENTATION = Instrumentation()
-"""An instrumentation that records nothing."""
+"""An `Instrumentation` for runs without a timeline or a trace, which records nothing."""
 
 
 class MessagesOn:
-    """An observer of a `MessageFabric` that adds messages to the ranks' timelines."""
+    """An observer of a `MessageFabric` that adds each message to the timelines of its sender and receiver."""
 
     def __init__(self, timelines: list[Timeline]):
         self.timelines = timelines
 
     def sent(self, sending):
-        """Do nothing, because a message is added to the timeline when it has left."""
+        """Do nothing, because `left` adds a message to the timeline when the message has left."""
 
     def posted(self, receiving):
-        """Do nothing, because a receive is added to the timeline when its message is received."""
+        """Do nothing, because `received` adds a receive to the timeline when its message has arrived."""
 
     def completed(self, waitable):
         """Do nothing, because a send ends on the timeline when the message's last byte has left."""

@@ -1,9 +1,9 @@
-"""Replay of a GOAL file (a recording of messages and computations) on a simulated network. A replay finds the simulated
-time at which each rank ends its operations.
+"""Replay of a GOAL file (a recording of the messages and computations of all ranks) on a simulated network. The
+result of a replay is the simulated time at which each rank has ended its operations.
 
-The messages go through the same simulated network as the messages of `grsgd simulate`. Computations take the
-nanoseconds in the GOAL file. Computations on one cpu of a rank run one after the other, in the order in which their
-dependencies allow them to begin.
+A replay sends messages through the same simulated network as `grsgd simulate`. A computation takes the nanoseconds that
+the GOAL file gives. Computations on one cpu of a rank run one after the other, in the order in which their dependencies
+allow them to begin.
 """
 
 import heapq
@@ -31,8 +31,8 @@ from grsgd.simulator.tracing.trace import BOOKKEEPING, END, FROM_ANY, SHORT_BOOK
 
 
 class ReplayedRank(NamedTuple):
-    """Results of a replay of all ranks. ends: simulated seconds at which each rank ended. messages: number of messages
-    of all ranks, without messages outside the counted traffic. sent: number of bytes of these counted messages.
+    """Results of a replay. ends: simulated seconds at which each rank has ended its operations. messages: number of
+    messages of all ranks in the counted traffic. sent: number of bytes of these messages.
     """
 
     ends: list[float]
@@ -43,8 +43,8 @@ class ReplayedRank(NamedTuple):
 def replay(ranks: list[list[goal.Operation]], network: NetworkSpec) -> ReplayedRank:
     """Replay the operations of all ranks on ``network``, and return the results.
 
-    Raises ConfigError if the operations do not fit the network, or a receive's buffer is smaller than its message.
-    Raises Deadlock if a message has no receive, or a receive has no message.
+    Raises ConfigError if the network has too few ranks or no link for a message, or if a message is longer than its
+    receive. Raises Deadlock if a message or a receive waits for ever, because its partner is missing.
     """
     check_memory(len(ranks), 0, f"num_ranks {len(ranks)}")
     network.check_ranks(len(ranks))
@@ -67,7 +67,7 @@ def replay(ranks: list[list[goal.Operation]], network: NetworkSpec) -> ReplayedR
 
 
 def rows(ranks: list[list[goal.Operation]], replayed: ReplayedRank) -> list[tuple[str, str]]:
-    """Return the rows (name and text) of a table with the results of a replay."""
+    """Return the rows of a table with the results of a replay. Each row is a pair of a name and a text."""
     ends = replayed.ends
     order = sorted(range(len(ends)), key=ends.__getitem__)
     text = (
@@ -83,7 +83,7 @@ def rows(ranks: list[list[goal.Operation]], replayed: ReplayedRank) -> list[tupl
 
 
 class GoalReplay:
-    """Replay of the operations of one rank."""
+    """Replay of the operations of one rank of a GOAL file."""
 
     def __init__(
         self,
@@ -96,25 +96,26 @@ class GoalReplay:
         self.left = len(operations)
         """Number of operations that have not ended."""
         self.ended = 0.0
-        """Moment at which the rank's operation labelled `END` ended. If the rank has no such operation, the moment at
-        which its last operation ended."""
+        """Simulated moment at which this rank's operation with the label `END` ended. If the rank has no such
+        operation, the moment at which its last operation ended."""
         self.under_way: dict[int, None] = {}
         self.missing = [len(operation.requires) + len(operation.irequires) for operation in operations]
-        """Number, for each operation, of other operations for which the operation still waits."""
+        """Number of dependencies for which each operation still waits."""
         self.after_begin: dict[int, list[int]] = defaultdict(list)
         self.after_end: dict[int, list[int]] = defaultdict(list)
         """Indices of operations that wait for another operation, whose index is the key. Operations in ``after_begin``
-        wait for the beginning of the other operation, and operations in ``after_end`` for its end."""
+        wait for the beginning of the key's operation, and operations in ``after_end`` for its end."""
         for place, operation in enumerate(operations):
             for other in operation.irequires:
                 self.after_begin[other].append(place)
             for other in operation.requires:
                 self.after_end[other].append(place)
         self.ready = [place for place, missing in enumerate(self.missing) if not missing]
-        """Heap of the indices of operations that can begin now. Operations that can begin at the same moment begin in
-        the order of their indices."""
+        """Heap of the indices of operations whose dependencies are fulfilled, and which can begin. Operations that can
+        begin at the same moment begin in the order of their indices."""
         self.queued: dict[int, deque[int]] = defaultdict(deque)
-        """Queue of each cpu: the computation (calc) under way, followed by the computations that wait for the cpu."""
+        """Indices of computations (calc) for each cpu: first the computation that runs at present, then the
+        computations that wait for the cpu."""
         self.has_end = any(operation.label == END for operation in operations)
         self._beginning = False
 
@@ -126,8 +127,8 @@ class GoalReplay:
             yield OperationsDone(self)
 
     def begin_ready(self):
-        """Begin all operations of this rank that can begin now. The beginning of an operation can let further
-        operations begin."""
+        """Begin all operations of this rank whose dependencies are fulfilled. The beginning of an operation can fulfil
+        dependencies of further operations, which then begin, too."""
         if self._beginning:
             return
         self._beginning = True
@@ -156,8 +157,8 @@ class GoalReplay:
             self.driver.start(self.until_ended(place, pollable))
 
     def message(self, operation: goal.Operation) -> Pollable:
-        """Post the message or the receive of ``operation``. Return the object for whose completion a schedule can
-        wait."""
+        """Post the send or the receive that ``operation`` describes. Return the object with which a schedule can wait
+        for the end of the send or receive."""
         tag = operation.tag
         comm = self.uncounted_comm if tag & BOOKKEEPING else self.comm
         content = ShapeOnlyArray(operation.size, np.uint8, real_prefix=False)
@@ -166,8 +167,8 @@ class GoalReplay:
         return (comm.Issend if tag & SYNCHRONOUS else comm.Isend)(content, operation.peer, tag)
 
     def until_ended(self, place: int, pollable: Pollable):
-        """Wait until operation number ``place`` has ended, then begin the operations that waited for this end. This
-        method is a generator that a driver runs."""
+        """Wait until operation number ``place`` has ended, and begin the operations that have waited for its end. This
+        method is a generator that yields the objects it waits for."""
         yield pollable
         self.end(place)
         self.begin_ready()
@@ -186,7 +187,7 @@ class GoalReplay:
         self.release(self.after_end.pop(place, ()))
 
     def release(self, places):
-        """Record for each operation in ``places`` that this operation waits for one event less."""
+        """Subtract 1 from the number of dependencies for which each operation in ``places`` waits."""
         for place in places:
             self.missing[place] -= 1
             if not self.missing[place]:
@@ -201,7 +202,7 @@ class GoalReplay:
 
 
 class OperationsDone:
-    """A pollable that is complete when a rank has run all its operations."""
+    """A pollable (object for which a schedule can wait) that is complete when a rank has run all its operations."""
 
     def __init__(self, player: GoalReplay):
         self.player = player

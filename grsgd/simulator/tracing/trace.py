@@ -1,11 +1,11 @@
-"""A record (trace) of a simulated run in the file format GOAL: the operations of each rank, with their dependencies.
+"""Recording (trace) of a simulated run as a GOAL file: each rank's operations, and the dependencies between them.
 
-Each schedule (generator) of a rank has a *course*: the schedule's last operation, and the events for which the schedule
-has waited since. The schedule's next operation begins when these events have ended and the last operation has begun. A
-schedule that starts another schedule hands its course on to the new schedule. When a schedule has waited for the end of
-another schedule, the waiting schedule continues with the course of the ended schedule. Flags that several schedules of
-a rank share (`Signal`, `Until`) do not tell which schedule has set a flag. A schedule that waits for a flag therefore
-takes over the courses of all schedules of its rank.
+A *course* is the record of the dependencies of a schedule (generator): its last operation, and the events for which it
+has waited since. The schedule's next operation begins when the last operation has begun and the awaited events have
+ended. When a schedule starts another schedule, the new schedule begins with the dependencies of the starting schedule.
+When a schedule has waited for the end of another schedule, it takes over the dependencies of the ended schedule. If
+several schedules share a flag (`Signal`, `Until`), the trace does not know which schedule has set the flag. A schedule
+that has waited for a flag therefore takes over the dependencies of all schedules of its rank.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from grsgd.simulator.driver import Activity, SimulatedDriver
 from grsgd.simulator.tracing import goal
 
 BOOKKEEPING, SYNCHRONOUS, FROM_ANY = 1 << 30, 1 << 29, 1 << 28
-"""Bits added to the tag of a message.
+"""Bits that the trace adds to the tag of a message in the GOAL file.
 
 `BOOKKEEPING` marks a message outside the counted traffic, `SYNCHRONOUS` a message of `Issend`, and `FROM_ANY` a receive
-from any rank. GOAL cannot express these properties; `grsgd.simulator.tracing.replay` reads the bits.
+from any rank. The bits mark properties that GOAL cannot express, and `grsgd.simulator.tracing.replay` reads them.
 """
 SHORT_BOOKKEEPING, LONG_BOOKKEEPING = 1, 2
-"""Sizes in bytes that the trace gives a short message and a long message outside the counted traffic. The size of such
-a message does not change its simulated time."""
+"""Sizes in bytes that the trace gives a short message and a long message outside the counted traffic. The size of a
+message outside the counted traffic does not change its simulated time."""
 END = "end"
-"""Label of the operation in a trace that ends a rank's training."""
+"""Label of the operation, in the GOAL file, that ends the training of a rank."""
 
 
 class TracedOperation:
-    """An operation of a recorded run. ``begin`` and ``seconds`` are in simulated seconds.
+    """An operation (send, receive or computation) of a recorded run. ``begin``, ``seconds``: in simulated seconds.
 
     after: the earlier operations of the same rank on which this operation depends. The value in ``after`` is True if
     the earlier operation only had to begin, and False if it had to end. partner: the receive that belongs to a send, or
@@ -62,17 +62,17 @@ class Dependencies:
         self.rank = rank
         self.last: TracedOperation | None = None
         self.waited: dict[TracedOperation, bool] = {}
-        """Events awaited since the operation ``last``. The value is True if the event only has to begin."""
+        """Events awaited since the operation ``last``, each with True if the event only has to begin."""
         self.version = 0
         self.seen: dict[Dependencies, int] = {}
-        """Version, for each other course that is part of this course, that the other course had when it was joined."""
+        """`version` of each other course when this course last joined the other course."""
 
     def after(self) -> dict[TracedOperation, bool]:
-        """Return the events on which the next operation depends, each with whether the event only has to begin."""
+        """Return the events on which the next operation depends, each with True if the event only has to begin."""
         return {self.last: True} | self.waited if self.last is not None else dict(self.waited)
 
     def add(self, event: TracedOperation, only_begun: bool = False):
-        """Let the next operation begin after ``event`` has ended or, if ``only_begun``, after ``event`` has begun."""
+        """Let the schedule's next operation wait for the end of ``event`` or, if ``only_begun``, for its beginning."""
         self.waited[event] = only_begun and self.waited.get(event, True)
         self.version += 1
 
@@ -83,7 +83,7 @@ class Dependencies:
                 self.add(event, only_begun)
 
     def join_all(self, others: list[Dependencies]):
-        """Join the courses ``others`` of all unfinished schedules of the rank."""
+        """Join this course with the courses ``others`` of all schedules of the rank that have not ended."""
         for other in others:
             if other is not self:
                 self.join(other)
@@ -143,9 +143,9 @@ class TracedDriver(SimulatedDriver):
 
 
 class Trace:
-    """A record of all operations of the ranks of a simulated run after `begin`.
+    """Recording of all operations of a simulated run's ranks, from the call of `begin` on.
 
-    A trace is an observer of the fabrics (`grsgd.simulator.tracing.fabric_events.FabricObserver`).
+    The trace observes the messages of the fabrics (`grsgd.simulator.tracing.fabric_events.FabricObserver`).
     """
 
     def __init__(self, env, ranks: int):
@@ -156,11 +156,11 @@ class Trace:
         self.courses: list[list[Dependencies]] = [[] for _ in range(ranks)]
         """Courses of the schedules that have not ended: one list per rank."""
         self.running: list[Dependencies] = []
-        """Stack of courses. The last course belongs to the schedule that runs now, and the earlier courses belong to
-        interrupted schedules."""
+        """Stack of courses. The last course in `running` belongs to the schedule that runs at present, and earlier
+        courses to schedules that it has interrupted."""
         self.changed: list[Dependencies | TracedOperation | None] = [None] * ranks
-        """Latest change on each rank: the course of the last schedule, or the operation of the last complete
-        message."""
+        """Last change on each rank: the course of the schedule that ran last, or the operation of the message that was
+        completed last."""
         self.bookkeeping = None
         """`MessageFabric` of the messages outside the counted traffic."""
         self.with_multicast = False
@@ -182,7 +182,7 @@ class Trace:
         return course
 
     def add(self, kind: str, rank: int) -> TracedOperation:
-        """Return a new operation of ``rank``, and record it for the schedule that runs now."""
+        """Create an operation of ``rank`` that begins now, record it for the running schedule, and return it."""
         course = self.running[-1] if self.running and self.running[-1].rank == rank else None
         event = TracedOperation(rank, kind, self.now, course.after() if course else {})
         self.events[rank].append(event)
@@ -192,13 +192,13 @@ class Trace:
         return event
 
     def calculation(self, pollable) -> TracedOperation | None:
-        """Return the new operation of a computation or a delay; None for any other pollable."""
+        """If ``pollable`` is a computation or a delay, record and return its operation, else return None."""
         if self.is_on and isinstance(pollable, Compute | Delay):
             return self.add(goal.CALC, self.running[-1].rank)
         return None
 
     def has_waited(self, course: Dependencies, pollable, event: TracedOperation | None, alone: bool):
-        """Record a wait for ``pollable``; ``alone``: whether the schedule waited for nothing else."""
+        """Record that a schedule has waited for ``pollable``. ``alone``: whether it waited for nothing else."""
         if not self.is_on:
             return
         if event is not None:
@@ -222,7 +222,7 @@ class Trace:
             course.join(changed)
         course.join_all(self.courses[course.rank])
 
-    # ---- methods of an observer
+    # ---- methods that a `FabricObserver` must have
 
     def sent(self, sending):
         if not self.is_on:
@@ -267,7 +267,7 @@ class Trace:
         goal.write(path, self.operations(tags), [*comments, *NOTES, *tags.described()])
 
     def operations(self, tags: Tags) -> list[list[goal.Operation]]:
-        """Return the operations of all ranks, in the order in which they began."""
+        """Return the recorded operations of each rank, in the order in which they began."""
         unreceived = defaultdict(list)
         kept = []
         for events in self.events:
@@ -295,7 +295,7 @@ NOTES = (
 
 
 class Tags:
-    """Tags of messages in the GOAL file. A tag is a number for a communicator, a tag and a kind of message."""
+    """Tags in the GOAL file: one number for each combination of a communicator and a message's tag."""
 
     def __init__(self):
         self._groups: dict[tuple, int] = {}
@@ -309,16 +309,16 @@ class Tags:
         return number + BOOKKEEPING * is_uncounted + SYNCHRONOUS * synchronous + FROM_ANY * from_any
 
     def described(self) -> Iterator[str]:
-        """Yield comment lines that explain the tags of the GOAL file."""
+        """Yield lines of comments that explain the numbers that stand for tags in the GOAL file."""
         for (communicator, tag, source), number in self._numbers.items():
             sender = "" if source is None else f", from rank {source}"
             yield f"tag {number}: tag {tag} of communicator {communicator}{sender}"
 
 
 class Processors:
-    """The cpus of a rank in a GOAL file. Computations and delays at the same simulated time have different cpus.
+    """Choice of cpus for one rank of a GOAL file. Computations and delays that overlap in time get different cpus.
 
-    Rounding errors in nanoseconds do not add up on a cpu. ``now``: simulated time of the trace's end.
+    Rounding errors in nanoseconds do not add up on a cpu. ``now``: simulated time at which the recording ends.
     """
 
     def __init__(self, now: float):
@@ -327,8 +327,8 @@ class Processors:
         self._owed: list[float] = []
 
     def assign(self, event: TracedOperation) -> tuple[int, int]:
-        """Return cpu and nanoseconds of a computation or delay. Callers pass events in the order of their
-        beginnings."""
+        """Return the cpu and the nanoseconds of the computation or delay ``event``. The caller must pass events in the
+        order in which they began."""
         slack = 1e-12 * self.now
         cpu = next((cpu for cpu, free in enumerate(self._free) if free <= event.begin + slack), len(self._free))
         if cpu == len(self._free):
@@ -342,9 +342,9 @@ class Processors:
 
 
 def set_apart(ranks: list[list[goal.Operation]]):
-    """Give messages outside the counted traffic a cpu and a nic of their own, with the same numbers on all ranks.
+    """Give messages outside the counted traffic a cpu and a network card (nic) of their own, the same on all ranks.
 
-    The algorithm's messages then never wait for a cpu or nic that other messages use.
+    Messages of the algorithm therefore never wait for a cpu or network card that other messages use.
     """
     operations = [operation for rank in ranks for operation in rank]
     cpu = 1 + max((operation.cpu for operation in operations), default=0)
@@ -354,7 +354,7 @@ def set_apart(ranks: list[list[goal.Operation]]):
 
 
 def is_kept(event: TracedOperation) -> bool:
-    """Return False for a receive without a message, and for an unreceived long message, which are not written."""
+    """Return False if the trace omits ``event``, a receive without a message or a long message without a receive."""
     if event.kind == goal.CALC or event.partner is not None:
         return True
     return event.kind == goal.SEND and event.short
@@ -376,7 +376,7 @@ def operation_of(event: TracedOperation, tags: Tags, processors: Processors) -> 
 
 
 def kept_only(after: dict[TracedOperation, bool]) -> dict[TracedOperation, bool]:
-    """Return ``after`` with each unwritten operation replaced by the operations on which the unwritten one depends."""
+    """Return ``after`` with each omitted operation replaced by the operations on which the omitted one depends."""
     found: dict[TracedOperation, bool] = {}
     seen, waiting = set(), list(after.items())
     while waiting:
@@ -390,9 +390,9 @@ def kept_only(after: dict[TracedOperation, bool]) -> dict[TracedOperation, bool]
 
 
 def receive_of(send: TracedOperation, tag: int, operations: list[goal.Operation]) -> goal.Operation:
-    """Return a receive operation for ``send``, whose message was not received.
+    """Return a receive operation for the send ``send``, whose message no rank has received.
 
-    The receive begins after the last receive in ``operations`` from the same sender with the same ``tag``.
+    The receive begins when the last receive in ``operations`` from the same sender with the tag ``tag`` has begun.
     """
     kind = goal.RECV, send.rank, tag
     same = (place for place, other in enumerate(operations) if (other.kind, other.peer, other.tag) == kind)

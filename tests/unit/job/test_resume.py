@@ -128,7 +128,7 @@ def test_another_configuration_is_refused_before_anything_in_it_is_imported(tmp_
         theirs = tomli_w.dumps(content | {table: {"name": name}})
         with pytest.raises(ConfigError, match=f"^kept/samples-000000000032: was made with another {table}[.]"):
             resumed({}, theirs).configured(mine, 1)
-    with pytest.raises(ConfigError, match="is a checkpoint of an own loop"):
+    with pytest.raises(ConfigError, match="is a checkpoint of a user's own loop"):
         resumed({}, 'own_loop = "dpsgd"').configured(mine, 1)
     with pytest.raises(ConfigError, match="its configuration is not TOML$"):
         resumed({}, "[").configured(mine, 1)

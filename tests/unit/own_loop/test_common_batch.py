@@ -282,7 +282,7 @@ def other_sizes(model, optimizer, mpi):
         (no_blocks, RuntimeError, "step.. without the gradient of a whole batch: cssgd needs a loop `for block"),
         (not_all_blocks, RuntimeError, "step.. without the gradient of a whole batch"),
         (other_data, RuntimeError, "the ranks have computed different gradients of block 0 of the batch: all"),
-        (other_sizes, RuntimeError, "2[0-2] samples in blocks.. on rank ., others on other ranks: all ranks must give"),
+        (other_sizes, RuntimeError, "2[0-2] samples in blocks.. on rank ., another number on other ranks: all ranks"),
         (lambda model, optimizer, mpi: next(optimizer.blocks(2)), ValueError, "cssgd cuts the batch into 3 blocks$"),
         (lambda model, optimizer, mpi: next(optimizer.blocks(0)), ValueError, "blocks.0.: the number of samples must"),
         (lambda model, optimizer, mpi: next(optimizer.blocks(batch(0))), TypeError, "Tensor is no number of samples"),

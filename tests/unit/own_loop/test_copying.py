@@ -84,7 +84,9 @@ def test_what_cannot_be_copied_is_shared_and_named():
     assert torch.equal(vector(copied), vector(model)) and copied[0].weight is not model[0].weight
 
 
-@pytest.mark.parametrize("makes, words", [(lambda self, memo: self, "shares parameters with it"), (None, "fails: ")])
+@pytest.mark.parametrize(
+    "makes, words", [(lambda self, memo: self, "shares parameters with the model"), (None, "fails: ")]
+)
 def test_models_without_a_copy(makes, words, monkeypatch):
     class Own(nn.Linear):
         __deepcopy__ = makes or (lambda self, memo: 1 / 0)

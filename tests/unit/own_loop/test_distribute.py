@@ -485,7 +485,7 @@ def test_the_model_beside_which_a_state_was_saved(first, monkeypatch):
         if first == "optimizer":
             model.load_state_dict(kept[0])
         elif first != "model" and mpi.rank > 0:
-            with pytest.raises(ValueError, match="^'0.weight' has changed since .*load its own model after it"):
+            with pytest.raises(ValueError, match="^'0.weight' has changed since .*load each rank's own model"):
                 model(torch.zeros(1, 4, dtype=torch.float64))
         plain(model, optimizer, lambda k: loss(model, mpi.rank, k), 2)
         optimizer.finish()
@@ -812,7 +812,7 @@ def test_gradients_that_are_changed_after_they_were_sent_are_sent_again(ranks, m
     check_against(models, expected, steps)
     assert messages == (ONCE * (steps + 3),) * 2
     early = [text for kind, text in said if kind is RuntimeWarning]
-    assert len(early) == len(ranks) and all("sent again in step()" in text for text in early)
+    assert len(early) == len(ranks) and all("step() sends all gradients again" in text for text in early)
 
 
 def halve_data(p):
@@ -970,7 +970,7 @@ def test_a_scaler_needs_the_mean(n, monkeypatch):
         ),
         ("grsgd", {"rho": 2}, "grsgd: rho: is called data.replication now"),
         ("dpsgd", {"tiemout": 9.0}, "dpsgd: tiemout: unknown key; allowed: topology.* .did you mean timeout"),
-        ("dpsgd", {"progress": "inline"}, "progress: is called progress_mode now"),
+        ("dpsgd", {"progress": "inline"}, "progress: this option is called progress_mode now"),
         ("local_sgd", {"H": 0}, "local_sgd: H = 0: input should be greater than or equal to 1"),
         ("dpsgd", {"topology": "star"}, "'star' is neither a matrix file nor one of"),
     ],

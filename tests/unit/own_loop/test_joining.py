@@ -120,7 +120,7 @@ def test_ranks_of_an_asynchronous_algorithm_take_their_own_steps(algorithm, monk
 
 def test_steps_without_batches_are_told_once(monkeypatch, capsys):
     trained(monkeypatch, 3, "dpsgd")
-    assert capsys.readouterr().err == "grsgd: join(): 5 steps, of which without batches: rank 1: 3, rank 2: 1\n"
+    assert capsys.readouterr().err == "grsgd: join(): 5 steps; steps without a batch: rank 1: 3, rank 2: 1\n"
     trained(monkeypatch, 2, "dpsgd", batches=(2, 2))
     assert not capsys.readouterr().err
     joining = Joining(type("Comm", (), {"rank": 0, "size": 7}), None)

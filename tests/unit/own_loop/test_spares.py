@@ -20,7 +20,7 @@ def test_without_the_launchers_word_there_are_no_spares(monkeypatch):
     [
         ("5", True, "--spares 5: must be from 0 to 4, because two of 6 processes must train"),
         ("-1", True, "--spares -1: must be from 0 to 4"),
-        ("2", False, "--spares 2: only if MPI survives deaths: Open MPI 5's mpiexec --with-ft ulfm"),
+        ("2", False, "--spares 2: needs an MPI that survives deaths: Open MPI 5's mpiexec --with-ft ulfm"),
     ],
 )
 def test_refusals(text, survives, words, monkeypatch):

@@ -77,7 +77,7 @@ def test_command(capsys):
     "arguments, says",
     [
         (["--step-seconds", "0.1,x"], r"--step-seconds '0.1,x': must be numbers above 0"),
-        (["--step-seconds", "0.1,0.1"], r"2 times given, but 3 of 4 ranks train"),
+        (["--step-seconds", "0.1,0.1"], r"2 step times given, but 3 of 4 ranks train"),
         (["--step-seconds", "0.1,0.1,0"], r"must be numbers above 0"),
         (["--gradients", "0"], r"--gradients 0: must be 1 or more"),
         (["--compute", "constant:0"], r"a step takes no time"),
