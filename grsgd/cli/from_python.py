@@ -22,8 +22,12 @@ from grsgd.runs.run_file import Run, load_run
 
 USAGE = 2
 """Exit code of a ``grsgd`` command with wrong options or a wrong configuration."""
-DASHES = re.compile("-{40,}")
-"""Pattern of the line of dashes that Open MPI's launcher prints before and after a message."""
+ENDED = re.compile(
+    r"^-{40,}\n(?:MPI_ABORT was invoked|prterun has exited due to process rank|prterun detected that one or more"
+    r" processes exited)(?:(?!-{40,}$).*\n)*?-{40,}$\n?",
+    re.MULTILINE,
+)
+"""Paragraph, between two lines of dashes, in which Open MPI's launcher says that the job has ended."""
 ERROR = re.compile(r"^grsgd[\w -]*: error: (.*)", re.MULTILINE)
 """Pattern of the line in which a command of ``grsgd`` reports wrong options or a wrong configuration."""
 LINES = 20
@@ -108,15 +112,11 @@ def _make(command: list[str], config, before: list[str], out, options: dict) -> 
 
 
 def without_launcher(output: str) -> str:
-    """Return the output of a job without the paragraphs between lines of dashes, in which Open MPI's launcher reports
-    the end of the job."""
-    lines, is_hidden = [], False
-    for line in output.strip().splitlines():
-        if DASHES.fullmatch(line):
-            is_hidden = not is_hidden
-        elif not is_hidden:
-            lines.append(line)
-    return "\n".join(lines).strip()
+    """Return the output of a job without the paragraphs of Open MPI's launcher that only say that the job has ended.
+
+    Paragraphs that name a cause remain, such as a signal that has killed a rank.
+    """
+    return ENDED.sub("", output).replace("\0", "").strip()
 
 
 def words_of(options: Mapping) -> list[str]:

@@ -33,7 +33,8 @@ class Parser(argparse.ArgumentParser):
         """Return a hint at the option that is most similar to the word ``unknown``; "" if no option is similar."""
         name = unknown.partition("=")[0]
         if name in NUMBERS_OF_RANKS:
-            return " (the number of ranks: grsgd run -n RANKS)"
+            simulates = arguments[0] == "simulate"
+            return " (did you mean --ranks?)" if simulates else " (the number of ranks: grsgd run -n RANKS)"
         commands = next(action.choices for action in self._actions if action.choices)
         known = commands.get(arguments[0], self)._actions
         return did_you_mean(name, [word for action in known for word in action.option_strings])

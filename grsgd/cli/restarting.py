@@ -27,8 +27,8 @@ OVERLAP = "SLURM_OVERLAP"
 """Environment variable that lets srun start ranks on cores that Slurm counts as used. After the loss of a node, Slurm
 still counts the cores of the job's previous start as used."""
 WITHOUT_GRSGD = (
-    "no rank of this job has called grsgd, so each of the {} processes has trained alone, if it has trained: call "
-    "grsgd.distribute(), or give Trainer, Fabric or Accelerate the strategy of grsgd"
+    "no rank of this job has called grsgd: unless the script itself connects its {} processes, each process has worked "
+    "alone: call grsgd.distribute(), or give Trainer, Fabric or Accelerate the strategy of grsgd"
 )
 """Warning that is printed after a job whose script has never called grsgd."""
 PATIENCE_SECONDS = 30.0
@@ -163,8 +163,9 @@ class Restarting:
             self.asked = self.asked or (hearing.asked if hearing else 0)
             if self.losses:
                 self.losses[-1] = self.losses[-1]._replace(sequel=asked.gone_on())
-            is_on_this_host = not self.hosts  # ranks on other hosts possibly cannot write to the folder of word files
-            if code == 0 and not trains and (self.ranks or 1) > 1 and is_on_this_host and asked.is_without_grsgd():
+            # ranks on other hosts possibly cannot write to the folder of word files
+            is_on_this_host = not self.hosts and not places.in_allocation()
+            if code == 0 and not trains and self.ranks > 1 and is_on_this_host and asked.is_without_grsgd():
                 print(f"grsgd: {WITHOUT_GRSGD.format(self.ranks)}", file=sys.stderr, flush=True)
         if lost:
             kill_orphans()

@@ -14,6 +14,8 @@ import time
 import weakref
 from collections.abc import Generator
 
+PROGRESS_THREAD = "grsgd-progress"
+"""Name of the thread of a process that resumes background schedules and calls MPI."""
 Schedule = Generator[object, None, object]
 """Type of a schedule: a generator that yields pollables (`grsgd.comm.pollables`). A schedule is resumed when ``Test()``
 of each pollable that it has yielded returns True."""
@@ -160,7 +162,7 @@ class Engine:
             if self._thread is None and self._thread_allowed:
                 self._thread_stops = threading.Event()
                 self._thread = threading.Thread(
-                    target=self._run, args=(self._thread_stops,), name="grsgd-progress", daemon=True
+                    target=self._run, args=(self._thread_stops,), name=PROGRESS_THREAD, daemon=True
                 )
                 self._thread.start()
                 atexit.register(self._end_thread)  # end the thread before the MPI library is shut down

@@ -11,8 +11,8 @@ Import this module before the first call of Accelerate. The import starts MPI, a
 Accelerate finds. Without an early import, Accelerate starts a process group of its own, or finds only one process.
 """
 
+import inspect
 import os
-import warnings
 from contextlib import ExitStack, contextmanager
 
 import torch
@@ -22,7 +22,8 @@ from grsgd.integrations import algorithms, collective, process_group
 from grsgd.integrations.averages import AverageInPlace
 from grsgd.integrations.libraries import needed
 from grsgd.integrations.parts import parts_of
-from grsgd.integrations.refusals import refused_alike
+from grsgd.integrations.refusals import check_is_distributed, refused_alike
+from grsgd.mpi_environment import say
 from grsgd.own_loop.distribute import distribute
 from grsgd.own_loop.distributed_optimizer import DistributedOptimizer
 from grsgd.own_loop.ranks import world
@@ -70,16 +71,21 @@ class GrsgdAccelerator(Accelerator):
     processes other than MPI's ranks.
     """
 
+    end_call = "accelerator.finish()"
+    """The call after the last step, as error messages name it."""
+
     @refused_alike()
     def __init__(self, algorithm: str = "ring_allreduce", *, accelerator: dict | None = None, **options):
         algorithms.check(algorithm)
         check_arguments(accelerator or {})
+        check_options(options)
         super().__init__(**(accelerator or {}))
         self.train_by(algorithm, options)
 
     @refused_alike()
     def train_by(self, algorithm: str, options: dict):
         """Train with ``algorithm`` and ``options`` from now on. Raises the errors of the class `GrsgdAccelerator`."""
+        check_arguments({})
         mpi = world()
         if (self.num_processes, self.process_index) != (mpi.size, mpi.rank):
             raise ConfigError(
@@ -88,9 +94,7 @@ class GrsgdAccelerator(Accelerator):
                 "first call of Accelerate or Transformers"
             )
         if mpi.size == 1 and "ACCELERATE_DYNAMO_MODE" in os.environ:
-            warnings.warn(
-                "`accelerate launch` starts no MPI ranks, so this job has one rank: use `grsgd run -n`", stacklevel=2
-            )
+            say("grsgd: this job has one rank, because `accelerate launch` starts no MPI ranks: use `grsgd run -n`")
         kind = str(self.distributed_type).rpartition(".")[2]
         if not (kind == "NO" or kind.startswith("MULTI_")) or self.parallelism_config is not None:
             raise ConfigError(f"Accelerate with {kind}: grsgd keeps a whole model per rank: leave {kind} out")
@@ -98,6 +102,8 @@ class GrsgdAccelerator(Accelerator):
             raise ConfigError(f"mixed_precision={self.mixed_precision!r} with grsgd: allowed: 'no', 'bf16'")
         self.algorithm, self.options = algorithm, options
         collective.wait_at_most(options.get("timeout"))
+        self.refusing_models: list[torch.nn.Module] = []
+        """Prepared models with the function `refuse_no_sync`, which `finish` removes."""
         self.average = AverageInPlace()
         """Average of all ranks' models, which can take the place of this rank's model for a while."""
 
@@ -122,7 +128,7 @@ class GrsgdAccelerator(Accelerator):
         objects = list(objects)
         for number, part, optimizer in zip(numbers, parts, optimizers, strict=True):
             objects[number] = distribute(part, optimizer, self.algorithm, **self.options)
-            objects[number].end_call = "accelerator.finish()"
+            objects[number].end_call = self.end_call
         self.average.distributed = self.distributed + [objects[number] for number in numbers]
         return super().prepare(*objects, device_placement=device_placement)
 
@@ -133,13 +139,15 @@ class GrsgdAccelerator(Accelerator):
         if any(id(p) in taken for p in model.parameters()):
             device_placement = False  # Accelerate would move tensors from "cpu" to "cpu:0", into new memory
         model = super().prepare_model(model, device_placement, evaluation_mode=True)
-        if not hasattr(model, "no_sync"):
+        if self.num_processes > 1 and not hasattr(model, "no_sync"):
             model.no_sync = refuse_no_sync
+            self.refusing_models.append(model)
         return model
 
     def backward(self, loss, **named):
         """Run the backward pass. In the last backward pass of a step, replace gradients by their means over all ranks,
         as DDP does."""
+        check_is_distributed(self.distributed, "prepare()")
         super().backward(loss, **named)
         if self.sync_gradients:
             for optimizer in self.distributed:
@@ -184,6 +192,8 @@ class GrsgdAccelerator(Accelerator):
         method."""
         for optimizer in self.distributed:
             optimizer.finish()
+        while self.refusing_models:
+            del self.refusing_models.pop().no_sync
 
     def end_training(self):
         """Make the models of all ranks equal, and end the trackers. All ranks must call this method.
@@ -203,6 +213,12 @@ def check_arguments(arguments: dict):
     found += [name for name in variables if os.environ.get(name, "false").lower() == "true"]
     if found:
         raise ConfigError(f"Accelerate with {found[0]}: grsgd keeps a whole model per rank: leave {found[0]} out")
+
+
+def check_options(options: dict):
+    """Raise ConfigError for an argument of ``Accelerator`` among the options of `GrsgdAccelerator`."""
+    for name in options.keys() & inspect.signature(Accelerator).parameters.keys():
+        raise ConfigError(f"{name}: is an argument of Accelerator: write accelerator={{{name!r}: {options[name]!r}}}")
 
 
 @refused_alike()

@@ -14,17 +14,18 @@ from contextlib import ExitStack, contextmanager
 
 import torch
 
+from grsgd.algorithms.base import ALGORITHMS
 from grsgd.integrations import algorithms, collective
 from grsgd.integrations.libraries import needed
 from grsgd.integrations.parts import parts_of
-from grsgd.integrations.refusals import refused_alike
+from grsgd.integrations.refusals import check_is_distributed, refused_alike
 from grsgd.own_loop.distributed_optimizer import DistributedOptimizer
 from grsgd.own_loop.ranks import world
 
 with needed("lightning"):
     from lightning.fabric.plugins import TorchCheckpointIO
     from lightning.fabric.plugins.environments import MPIEnvironment
-    from lightning.fabric.strategies import ParallelStrategy
+    from lightning.fabric.strategies import STRATEGY_REGISTRY, ParallelStrategy
     from lightning.fabric.strategies.strategy import _BackwardSyncControl
     from lightning.fabric.utilities.rank_zero import rank_zero_only, rank_zero_warn
 
@@ -73,6 +74,7 @@ class GrsgdFabricStrategy(OnMpiRanks, ParallelStrategy):
         over_all_ranks(module)
         module.to(self.root_device)
 
+    @refused_alike()
     def setup_module_and_optimizers(self, module, optimizers, scheduler=None):
         """Return ``module``, the distributed optimizers made from ``optimizers``, and ``scheduler``."""
         over_all_ranks(module)
@@ -122,6 +124,7 @@ class GrsgdFabricStrategy(OnMpiRanks, ParallelStrategy):
     def finish(self):
         """Make the models of all ranks equal to the final model, after the last step. All ranks must call this
         method."""
+        check_is_distributed(self.distributed, "fabric.setup()")
         for optimizer in self.distributed:
             optimizer.finish()
 
@@ -180,6 +183,8 @@ class RanksInOneFile(TorchCheckpointIO):
     def load_checkpoint(self, path, *arguments, **named):
         checkpoint = super().load_checkpoint(path, *arguments, **named)
         kept = checkpoint.pop(KEY, None)
+        if isinstance(kept, list):  # a checkpoint of an earlier version, which does not name the algorithm
+            kept = {"algorithm": self.algorithm, "ranks": kept}
         if kept is not None:
             name, of_ranks = kept["algorithm"], kept["ranks"]
             if name == self.algorithm and len(of_ranks) == world().size:
@@ -195,3 +200,9 @@ def without_algorithm(value):
     """Return the state of an optimizer without the entries of the algorithm. Return any other value unchanged."""
     is_state = isinstance(value, dict) and value.keys() >= {"state", "param_groups"}
     return {name: part for name, part in value.items() if name != KEY} if is_state else value
+
+
+for _name in ALGORITHMS:
+    STRATEGY_REGISTRY.register(
+        f"grsgd_{_name}", GrsgdFabricStrategy, description=f"grsgd.distribute by {_name}", algorithm=_name
+    )

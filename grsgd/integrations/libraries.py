@@ -1,10 +1,10 @@
 """Imports of libraries that are optional dependencies of grsgd, with a one-line error for a missing library."""
 
+import sys
 from contextlib import contextmanager
 
 from grsgd.errors import MissingLibrary
 from grsgd.job import launch
-from grsgd.mpi_environment import rank
 from grsgd.text import printable
 
 
@@ -20,7 +20,16 @@ def needed(extra: str):
     except ImportError as error:
         if isinstance(error, MissingLibrary):
             raise
-        is_missing = isinstance(error, ModuleNotFoundError)
-        what = f"the library {error.name} is not installed" if is_missing else printable(str(error), 300)
-        launch.explain_setup_errors()
-        raise MissingLibrary(f'{what}: pip install "grsgd[{extra}]"', is_printed=rank() in (None, "0")) from None
+        if "mpi4py.MPI" not in sys.modules:  # after the start of MPI, the handler of `abort_on_error` is in place
+            launch.explain_setup_errors()
+        raise MissingLibrary(f'{reason(error)} "grsgd[{extra}]"') from None
+
+
+def reason(error: ImportError) -> str:
+    """Return the reason of a failed import and the beginning of the command that installs the library."""
+    if not isinstance(error, ModuleNotFoundError):
+        return f"{printable(str(error), 300)}: pip install --upgrade"
+    library = error.name.partition(".")[0]
+    if library != error.name:
+        return f"the installed version of {library} has no module {error.name}: pip install --upgrade"
+    return f"the library {library} is not installed: pip install"

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from grsgd.algorithms.base import ALGORITHMS
 from grsgd.errors import ConfigError
 from grsgd.integrations import algorithms, collective
 from grsgd.integrations.averages import AverageInPlace, copy_into
@@ -26,7 +27,7 @@ from grsgd.own_loop.forward_hook import length
 with needed("lightning"):
     from lightning.fabric.plugins.environments import MPIEnvironment
     from lightning.fabric.utilities.rank_zero import rank_zero_only as fabric_rank_zero_only
-    from lightning.pytorch.callbacks import BaseFinetuning, Callback, LearningRateFinder
+    from lightning.pytorch.callbacks import BaseFinetuning, Callback, LearningRateFinder, ModelPruning
     from lightning.pytorch.strategies import ParallelStrategy, StrategyRegistry
     from lightning.pytorch.trainer.states import TrainerFn
     from lightning.pytorch.utilities.rank_zero import rank_zero_only, rank_zero_warn
@@ -37,6 +38,7 @@ with needed("lightning"):
 REFUSED = {
     LearningRateFinder: "its test ends the training of all ranks: find the learning rate on one rank, without grsgd",
     BaseFinetuning: "it adds parameters to an optimizer, which are never sent: give the optimizer all parameters",
+    ModelPruning: "it replaces parameters, so that their changes are never sent: prune the model after the training",
 }
 """Callbacks that work with no algorithm, and the reason why. Lightning itself refuses `BatchSizeFinder`."""
 
@@ -124,6 +126,8 @@ class GrsgdStrategy(OnMpiRanks, ParallelStrategy):
         if trainer.state.fn == TrainerFn.FITTING:
             parts = parts_of(self.lightning_module, self.optimizers)
             self.optimizers = self.average.distributed = self.distribute(parts, self.optimizers, self.precision_plugin)
+            for optimizer in self.distributed:
+                optimizer.end_call = "reaching the end of trainer.fit()"
 
     def training_step(self, *arguments, **named):
         for optimizer in self.distributed:
@@ -152,6 +156,13 @@ class GrsgdStrategy(OnMpiRanks, ParallelStrategy):
         """Make the models of all ranks equal to the final model."""
         for optimizer in self.distributed:
             optimizer.finish()
+
+    def teardown(self):
+        """Make the models of all ranks equal also after a ``fit`` without a step left, for which Lightning does not
+        call `on_train_end`."""
+        if self.lightning_module is not None and not self.lightning_module.trainer.interrupted:
+            self.on_train_end()
+        super().teardown()
 
     # ---- the average of all ranks' models, in place of this rank's model
 
@@ -207,12 +218,16 @@ class GrsgdStrategy(OnMpiRanks, ParallelStrategy):
 
     def load_model_state_dict(self, checkpoint, strict: bool = True):
         super().load_model_state_dict(checkpoint, strict)
-        own = self._state_in(checkpoint)
+        self._load_own_tensors(self._state_in(checkpoint))
+
+    def _load_own_tensors(self, own: dict[str, Any] | None):
+        """Copy this rank's own tensors from the rank's state ``own`` in a checkpoint into the model, if it has any."""
         if own is not None and own["tensors"]:  # these are all tensors, or only the last tensors, the buffers
             copy_into(self.average.tensors()[-len(own["tensors"]) :], own["tensors"])
 
     def load_optimizer_state_dict(self, checkpoint):
         own = self._state_in(checkpoint)
+        self._load_own_tensors(own)  # again, because callbacks such as WeightAveraging load another model meanwhile
         for number, optimizer in enumerate(self.distributed):
             plain = {key: checkpoint["optimizer_states"][number][key] for key in PLAIN}
             if own is None:
@@ -243,7 +258,7 @@ def check_callbacks(callbacks: Iterable[Callback]):
                 raise ConfigError(f"callback {type(callback).__name__} with grsgd: {reason}")
 
 
-for _name in algorithms.names():
+for _name in ALGORITHMS:
     StrategyRegistry.register(
         f"grsgd_{_name}", GrsgdStrategy, description=f"grsgd.distribute by {_name}", algorithm=_name
     )

@@ -48,14 +48,14 @@ class OnMpiRanks:
         """
         hosts = Counter(collective.all_gather_objects(platform.node()))
         here, devices, nodes = hosts[platform.node()], len(self.parallel_devices), max(self.num_nodes, self._num_nodes)
-        if devices not in (1, here) and (here == 1 or self.root_device.type == "cpu"):
+        if devices != 1 and {*hosts.values()} != {devices} and (here == 1 or self.root_device.type == "cpu"):
             rank_zero_warn(
-                f"devices={devices}, but this host has {here} of the job's ranks, and each rank uses one device: start "
-                "the ranks by `grsgd run -n`, mpiexec or srun"
+                f"Lightning has {devices} devices on this host, but {here} of the job's ranks, and each rank uses one "
+                "device: choose the number of ranks per host by `grsgd run -n`, mpiexec or srun"
             )
         if nodes not in (1, len(hosts)):
             rank_zero_warn(
-                f"num_nodes={nodes}, but the job's ranks are on {len(hosts)} hosts: choose the hosts by `grsgd run "
+                f"num_nodes={nodes}, but the job's ranks are on {len(hosts)} host(s): choose the hosts by `grsgd run "
                 "--hosts`, mpiexec or srun"
             )
 

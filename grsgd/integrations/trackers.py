@@ -105,7 +105,8 @@ class WandbLogger:
             self._run = wandb.init(project=project, id=identity, resume="allow", config=dict(config or {}))
         except wandb.errors.Error as error:
             line = printable(str(error).partition("\n")[0], 300)
-            raise ConfigError(f"W&B: {line}: without network set WANDB_MODE=offline") from None
+            remedy = ": without network set WANDB_MODE=offline" if isinstance(error, wandb.errors.CommError) else ""
+            raise ConfigError(f"W&B: {line}{remedy}") from None
         self._kept = kept
         self._run.define_metric("*", step_metric=STEP)
         self._artifact, self._exit_code = wandb.Artifact if artifact else None, 1

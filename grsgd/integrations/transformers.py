@@ -122,13 +122,14 @@ class GrsgdTrainer(Trainer):
 
 def check_arguments(arguments: TrainingArguments):
     """Raise ConfigError if ``arguments`` have a value with which the ranks cannot train by grsgd."""
+    optim = str(getattr(arguments.optim, "value", arguments.optim))
     found = {
         "deepspeed": arguments.deepspeed,
         "fsdp": arguments.fsdp,
         "parallelism_config": arguments.parallelism_config,
         "fp16": arguments.fp16,
         "auto_find_batch_size": arguments.auto_find_batch_size,
-        f"optim={str(arguments.optim)!r}": any(part in str(arguments.optim).lower() for part in IN_BACKWARD),
+        f"optim={optim!r}": any(part in optim.lower() for part in IN_BACKWARD),
     }
     remedies = {"fp16": "use bf16", "auto_find_batch_size": "set per_device_train_batch_size"}
     for name, value in found.items():

@@ -14,13 +14,14 @@ from grsgd.comm.backend import died_in, has_died
 from grsgd.comm.coded.errors import SilentRanks, UnequalBlocks
 from grsgd.comm.communicator import LostRank
 from grsgd.comm.driver import MpiDriver, WaitTimeout, back_off
+from grsgd.comm.engine import PROGRESS_THREAD
 from grsgd.comm.stop_signal import Stopped, UnevenCalls, UnevenSteps, died
 from grsgd.comm.watchdog import PASSING_ON_SECONDS, stopped_within, within
-from grsgd.errors import ConfigError, SetupError, UsageError
+from grsgd.errors import ConfigError, MissingLibrary, SetupError, UsageError
 from grsgd.job.ending import BEFORE_ABORT, end_with_launcher
-from grsgd.job.foreign_launchers import check_is_no_worker, check_launcher
+from grsgd.job.foreign_launchers import FIRST_SPEAKS_SECONDS, check_is_no_worker, check_launcher
 from grsgd.job.start_mpi import import_mpi
-from grsgd.mpi_environment import fault_tolerant, flush
+from grsgd.mpi_environment import fault_tolerant, flush, rank
 from grsgd.runs.ending import INTERRUPTED
 
 INTERRUPTED_CODE = 130
@@ -175,7 +176,7 @@ def abort_on_error(mpi):
         if kind is KeyboardInterrupt and mpi.size == 1 and is_alone():
             report(mpi, value)
             return
-        if issubclass(kind, SetupError) and thread is None:
+        if issubclass(kind, SetupError) and thread is None and not progress_threads():
             end_alike(value)
         if getattr(value, OF_ANOTHER_RANK, False):
             time.sleep(TOLD_SECONDS)  # the rank on which the error arose prints the error and ends the job
@@ -183,10 +184,16 @@ def abort_on_error(mpi):
         # ranks print the error.
         time.sleep((2 * PASSING_ON_SECONDS if mpi.rank else 0) + stagger(mpi))
         report(mpi, value.with_traceback(trace), thread)
-        abort(mpi, failed_here=not explained(value), code=INTERRUPTED_CODE if kind is KeyboardInterrupt else 1)
+        code = INTERRUPTED_CODE if kind is KeyboardInterrupt else 2 if issubclass(kind, SetupError) else 1
+        abort(mpi, failed_here=not explained(value), code=code)
 
     sys.excepthook = end
     threading.excepthook = lambda args: end(args.exc_type, args.exc_value, args.exc_traceback, args.thread.name)
+
+
+def progress_threads() -> bool:
+    """Return whether a progress thread calls MPI in this process, so that this process must not call MPI_Finalize."""
+    return any(thread.name == PROGRESS_THREAD for thread in threading.enumerate())
 
 
 OF_ANOTHER_RANK = "_arose_on_another_rank"
@@ -206,8 +213,9 @@ ALIKE_SECONDS = 10.0
 
 def explain_setup_errors():
     """Make a single rank print an uncaught SetupError in one line. Call this function before MPI connects the ranks."""
+    before = sys.excepthook
     sys.excepthook = lambda kind, value, trace: (
-        end_alike(value) if issubclass(kind, SetupError) else sys.__excepthook__(kind, value, trace)
+        end_alike(value) if issubclass(kind, SetupError) else before(kind, value, trace)
     )
 
 
@@ -217,6 +225,8 @@ def end_alike(error: SetupError):
 
     If other ranks go on without the error, this rank prints a message that says so, and ends the job.
     """
+    if isinstance(error, MissingLibrary) and rank() not in (None, "0"):
+        time.sleep(FIRST_SPEAKS_SECONDS)  # if rank 0 lacks the library, too, the launcher ends this rank meanwhile
     if error.is_printed:
         print(f"grsgd: {error}", file=sys.stderr)
     flush()

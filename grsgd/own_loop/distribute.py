@@ -215,5 +215,6 @@ def options_of(algorithm, options: dict):
         return algorithm.Options(**options)
     except ValidationError as error:
         unknown = options.keys() - algorithm.Options.model_fields.keys()
-        hints = "".join(did_you_mean(name, OWN_OPTIONS) for name in sorted(unknown))
+        own = f"; options of distribute(): {', '.join(OWN_OPTIONS)}" if unknown else ""
+        hints = own + "".join(did_you_mean(name, OWN_OPTIONS) for name in sorted(unknown))
         raise ConfigError(f"{algorithm.name}: {describe(error, algorithm.Options)}{hints}") from None

@@ -10,6 +10,7 @@ import lightning
 import torch
 import torchmetrics
 from lightning.fabric import Fabric
+from lightning.fabric.strategies import STRATEGY_REGISTRY
 from lightning.fabric.strategies import DDPStrategy as FabricDDP
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from lightning.pytorch.strategies import DDPStrategy, StrategyRegistry
@@ -21,6 +22,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 import grsgd
 from grsgd.algorithms.base import ALGORITHMS
 from grsgd.errors import UsageError
+from grsgd.integrations import algorithms
 from grsgd.integrations.fabric import GrsgdFabricStrategy
 from grsgd.integrations.lightning import GrsgdStrategy
 
@@ -323,14 +325,17 @@ def works_in_fabric():
         kept = torch.load("fabric.ckpt", weights_only=False)
         kept["grsgd"]["ranks"] = kept["grsgd"]["ranks"][:1] * (RANKS + 1)
         torch.save(kept, "other.ckpt")
+        kept = torch.load("fabric.ckpt", weights_only=False)
+        torch.save(kept | {"grsgd": kept["grsgd"]["ranks"]}, "older.ckpt")  # as an earlier version has written it
     COMM.Barrier()
+    assert difference(whole, with_fabric(GrsgdFabricStrategy("dpsgd"), path="older.ckpt")) == 0
     for path, algorithm, was in (("other.ckpt", "dpsgd", RANKS + 1), ("fabric.ckpt", "diloco", RANKS)):
         line = f"the checkpoint is of dpsgd on {was} ranks, this job trains with {algorithm} on {RANKS}: all ranks"
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             assert is_on_all(with_fabric(GrsgdFabricStrategy(algorithm), path=path)), path
         assert any(line in str(each.message) for each in caught) == (COMM.rank == 0), path
-    fabric = Fabric(accelerator="cpu", strategy=GrsgdFabricStrategy("dpsgd"), devices=1)
+    fabric = Fabric(accelerator="cpu", strategy="grsgd_dpsgd", devices=1)
     fabric.launch()
     nets = [nn.Linear(2, 1), nn.Linear(2, 1)]  # each is set up by a call of its own
     for net in nets:
@@ -351,9 +356,10 @@ def refusal(call) -> str:
 
 
 def refuses_what_cannot_work():
-    names = {name.removeprefix("grsgd_") for name in StrategyRegistry if name.startswith("grsgd_")}
-    assert {"dpsgd", "ring_allreduce", "lasgd", "diloco"} < names < ALGORITHMS.keys()
-    for name in ALGORITHMS.keys() - names:
+    for registry in (StrategyRegistry, STRATEGY_REGISTRY):
+        assert {each.removeprefix("grsgd_") for each in registry if each.startswith("grsgd_")} == ALGORITHMS.keys()
+    assert {"dpsgd", "ring_allreduce", "lasgd", "diloco"} < {*algorithms.names()} < ALGORITHMS.keys()
+    for name in ALGORITHMS.keys() - algorithms.names():
         assert name in refusal(lambda name=name: GrsgdStrategy(name)), name
         assert name in refusal(lambda name=name: GrsgdFabricStrategy(name)), name
     assert refusal(lambda: GrsgdStrategy(validate="best")) == "validate = 'best': allowed: 'average', 'own'"

@@ -11,7 +11,13 @@ import torch
 import torchmetrics
 from lightning.fabric import Fabric
 from lightning.fabric.plugins import MixedPrecision as FabricScaled
-from lightning.pytorch.callbacks import BaseFinetuning, LearningRateFinder
+from lightning.pytorch.callbacks import (
+    BaseFinetuning,
+    EMAWeightAveraging,
+    LearningRateFinder,
+    ModelCheckpoint,
+    ModelPruning,
+)
 from lightning.pytorch.plugins import MixedPrecision as Scaled
 from lightning.pytorch.tuner import Tuner
 from lightning_jobs import COMM, DATA, RANKS, Language, fit, is_on_all, refusal, trainer
@@ -59,9 +65,9 @@ def warns_of_devices_and_hosts():
             if COMM.rank or given == {"devices": RANKS}:
                 assert not said, said
             elif given == {"devices": 5}:
-                assert f"devices=5, but this host has {RANKS} of the job's ranks" in said, said
+                assert f"Lightning has 5 devices on this host, but {RANKS} of the job's ranks" in said, said
             else:
-                assert "num_nodes=7, but the job's ranks are on 1 hosts" in said, said
+                assert "num_nodes=7, but the job's ranks are on 1 host(s)" in said, said
 
 
 def misspells_an_algorithm():
@@ -80,6 +86,37 @@ def misspells_an_option():
     fit(Language, GrsgdStrategy("dpsgd", tiemout=3))
 
 
+def ends_a_training_without_a_step():
+    """Go on from the checkpoint of a training that has no step left, as a resubmitted job of Slurm does."""
+    for algorithm in ("dpsgd", "lasgd"):
+        saver = lambda name=algorithm: ModelCheckpoint(name, save_last=True)  # noqa: E731
+        _, done = fit(Language, GrsgdStrategy(algorithm), enable_checkpointing=True, callbacks=[saver()])
+        path = done.checkpoint_callback.last_model_path
+        again, idle = fit(Language, GrsgdStrategy(algorithm), path=path)
+        assert all(optimizer.finished for optimizer in idle.strategy.distributed), algorithm
+        assert is_on_all(again), algorithm
+        idle.fit_loop.max_epochs = 3
+        idle.fit(again, DataLoader(DATA[Language], 8))
+        assert is_on_all(again), algorithm
+
+
+def goes_on_with_averaged_weights():
+    options = {"enable_checkpointing": True, "max_epochs": 1}
+    for algorithm in ("ring_allreduce", "dpsgd"):
+        saver = ModelCheckpoint(f"averaged-{algorithm}", save_last=True)
+        fit(Language, GrsgdStrategy(algorithm), callbacks=[saver, EMAWeightAveraging()], **options)
+        again, _ = fit(Language, GrsgdStrategy(algorithm), path=saver.last_model_path, callbacks=[EMAWeightAveraging()])
+        assert is_on_all(again), algorithm
+
+
+def refuses_a_model_without_its_optimizer():
+    fabric = launched("dpsgd")
+    model = fabric.setup_module(nn.Linear(2, 1))
+    fabric.backward(model(torch.ones(1, 2)).sum())
+    said = refusal(fabric.strategy.finish)
+    assert said == "each rank trains alone: give fabric.setup() the model with its optimizers in one call", said
+
+
 class Thaws(BaseFinetuning):
     """Callback that trains a layer from the second epoch on."""
 
@@ -92,7 +129,7 @@ class Thaws(BaseFinetuning):
 
 
 def refuses_callbacks():
-    for callback in (LearningRateFinder(num_training_steps=2), Thaws()):
+    for callback in (LearningRateFinder(num_training_steps=2), Thaws(), ModelPruning("l1_unstructured", amount=0.1)):
         said = refusal(lambda callback=callback: fit(Language, GrsgdStrategy("dpsgd"), callbacks=[callback]))
         assert said.startswith(f"callback {type(callback).__name__} with grsgd: "), said
     said = refusal(lambda: Tuner(trainer(GrsgdStrategy("dpsgd"))).lr_find(Language(), DataLoader(DATA[Language], 8)))

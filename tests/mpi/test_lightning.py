@@ -11,7 +11,8 @@ LIMITS = launcher.ROOT / "tests" / "mpi" / "lightning_limits.py"
 CASES = ["equals_ddp", "equals_a_plain_loop", "goes_on_from_a_checkpoint", "stops_everywhere", "has_metrics_of_all"]
 CASES += ["works_in_fabric", "refuses_what_cannot_work"]
 IN_LIMITS = ["refuses_scalers", "refuses_callbacks", "has_metrics_of_all_in_fabric", "lets_rank_0_go_first"]
-IN_LIMITS += ["trains_in_16_bits", "warns_of_devices_and_hosts"]
+IN_LIMITS += ["trains_in_16_bits", "warns_of_devices_and_hosts", "ends_a_training_without_a_step"]
+IN_LIMITS += ["goes_on_with_averaged_weights", "refuses_a_model_without_its_optimizer"]
 MISSPELT = {
     "misspells_an_algorithm": "grsgd: algorithm 'dpsdg': unknown (did you mean dpsgd?)",
     "misspells_in_fabric": "grsgd: algorithm 'dpsdg': unknown (did you mean dpsgd?)",

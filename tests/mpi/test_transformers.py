@@ -21,6 +21,13 @@ def test_trainings_are_those_of_ddp_and_of_a_plain_loop_and_an_error_ends_the_jo
     assert f"grsgd: rank 1 of {ranks} failed" in output, output[-20000:]
 
 
+def test_a_refusal_during_a_training_is_one_line(tmp_path):
+    case = "refuses_to_save_during_a_training"
+    code, output = launcher.mpiexec("openmpi", 2, [JOBS, case], timeout=100, cwd=tmp_path)
+    assert code == 1 and output.count("save_state() with grsgd: each rank has a state of its own") == 1, output
+    assert "MPI_FINALIZE" not in output and "Traceback" not in output, output
+
+
 def test_the_example_learns(tmp_path):
     script = launcher.ROOT / "experiments" / "demo" / "transformers_text.py"
     code, output = launcher.mpiexec("openmpi", 2, [script], timeout=200, cwd=tmp_path)

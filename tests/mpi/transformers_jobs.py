@@ -256,13 +256,37 @@ def refuses_what_cannot_work():
     assert GrsgdAccelerator(accelerator={"cpu": True}, timeout=77.0) and collective.Limit.seconds == 77.0
     accelerator = GrsgdAccelerator(accelerator={"cpu": True})
     assert collective.Limit.seconds == collective.SECONDS
+    os.environ["ACCELERATE_USE_FSDP"] = "true"
+    assert refusal(lambda: fit("dpsgd")).startswith("Accelerate with ACCELERATE_USE_FSDP: grsgd keeps a whole model")
+    del os.environ["ACCELERATE_USE_FSDP"]
+    said = refusal(lambda: GrsgdAccelerator("dpsgd", cpu=True))
+    assert said == "cpu: is an argument of Accelerator: write accelerator={'cpu': True}", said
+    said = refusal(lambda: accelerator.backward(accelerator.prepare_model(nn.Linear(1, 1))(torch.ones(1, 1)).sum()))
+    assert said == "each rank trains alone: give prepare() the model with its optimizers in one call", said
     module = nn.Linear(2, 1)
     module, optimizer = accelerator.prepare(module, torch.optim.SGD(module.parameters(), 0.1))
     assert "use the algorithm 'local_sgd'" in refusal(LocalSGD(accelerator, module, 2).__enter__)
     optimizer.optimizer.close()
+    accelerator.finish()
+    assert not hasattr(module, "no_sync")
     assert "without its model" in refusal(lambda: accelerator.prepare(alone))
     assert "each rank has a state of its own" in refusal(lambda: accelerator.save_state("kept"))
     assert "each rank has a state of its own" in refusal(lambda: accelerator.load_state("kept"))
+
+
+def refuses_to_save_during_a_training():
+    from grsgd.integrations.accelerate import GrsgdAccelerator
+
+    accelerator = GrsgdAccelerator("lasgd", accelerator={"cpu": True}, progress_mode="thread")
+    module = model()
+    module, optimizer, loader = accelerator.prepare(
+        module, torch.optim.SGD(module.parameters(), 0.1), DataLoader(Text(50, 1), 4)
+    )
+    for batch in loader:
+        accelerator.backward(module(**batch).loss)
+        optimizer.step()
+        optimizer.zero_grad()
+    accelerator.save_state("kept")
 
 
 def fails_on_one_rank():

@@ -67,6 +67,18 @@ def test_errors_of_a_job_are_without_the_launchers_text_and_a_temporary_path(tmp
     assert "train config --out" in said and "----" not in said and "config.toml" not in said
 
 
-def test_paragraphs_of_the_launcher_are_left_out():
+def test_paragraphs_of_the_launcher_that_name_no_cause_are_left_out():
     dashes = 75 * "-"
-    assert without_launcher(f"a\n{dashes}\nprterun has exited\n{dashes}\nb\n") == "a\nb"
+    killed = f"{dashes}\nprterun noticed that process rank 1 exited on signal 9 (Killed).\n{dashes}\n"
+    slots = f"{dashes}\nThere are not enough slots available\n{dashes}\n"
+    table = f"my table\n{dashes}\ngrsgd: rank 1 of 2: non-finite loss\n"
+    ended = (
+        "MPI_ABORT was invoked on rank 0",
+        "prterun has exited due to process rank 1",
+        ("prterun detected that one or more processes exited with non-zero status,"),
+    )
+    for line in ended:
+        assert without_launcher(f"a\n{dashes}\n{line}\nmore\n{dashes}\nb\n") == "a\nb"
+        assert without_launcher(f"{killed}{dashes}\n{line}\n{dashes}\n{table}\0") == f"{killed}{table}".strip()
+    for kept in (killed, slots, table):
+        assert without_launcher(kept) == kept.strip()

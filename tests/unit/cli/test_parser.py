@@ -11,6 +11,7 @@ from grsgd.cli import main
         (["train", "a.toml", "--wanbd", "x"], "unrecognized arguments: --wanbd x (did you mean --wandb?)"),
         (["simulate", "a.toml", "--network", "-1gbit", "--rnaks=3"], "--rnaks=3 (did you mean --ranks?)"),
         (["run", "--nproc-per-node", "2", "a.py"], "--nproc-per-node (the number of ranks: grsgd run -n RANKS)"),
+        (["simulate", "a.toml", "--np", "4"], "unrecognized arguments: --np 4 (did you mean --ranks?)"),
         (["run", "a.toml", "--wanbd", "x"], "(did you mean --wandb?)"),
         (["--vresion"], "unrecognized arguments: --vresion (did you mean --version?)"),
         (["report", "a.h5", "--zzz"], "unrecognized arguments: --zzz"),

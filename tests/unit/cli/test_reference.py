@@ -132,7 +132,7 @@ def test_algorithms_in_a_table(grsgd):
     assert listed == {
         family: [name for name in sorted(ALGORITHMS) if ALGORITHMS[name].traits.family == family] for family in FAMILIES
     }
-    assert "Every step mixes the model with the neighbours'" in output and "Lian et al. 2017" in output
+    assert "Each rank mixes its model with its neighbours'" in output and "Lian et al. 2017" in output
 
 
 def test_all_about_an_algorithm_and_about_all(grsgd):

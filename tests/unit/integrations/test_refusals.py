@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from grsgd.errors import ConfigError, DataError, SetupError
+from grsgd.integrations import refusals
 from grsgd.integrations.refusals import refused_alike
 
 
@@ -19,7 +20,10 @@ def test_errors_of_users_end_all_ranks(monkeypatch):
     for error in (ConfigError("a = 1: too small"), DataError("a = 1: too small")):
         with pytest.raises(SetupError, match="^a = 1: too small$") as caught:
             refuse(error)
-        assert caught.value.is_printed
+        assert isinstance(caught.value, ConfigError) and caught.value.is_printed
+    monkeypatch.setattr(refusals, "unfinished", [object()])
+    with pytest.raises(DataError):
+        refuse(DataError("a single rank possibly raises this"))
     told = SetupError("told by rank 0", is_printed=False)
     with pytest.raises(SetupError) as caught:
         refuse(told)

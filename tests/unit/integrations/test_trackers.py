@@ -78,7 +78,8 @@ def server(monkeypatch):
 def wandb(monkeypatch):
     """Stand-in for the package wandb; returns the module, whose ``runs`` are the runs that were made."""
     module = ModuleType("wandb")
-    module.errors, module.runs = SimpleNamespace(Error=type("Error", (Exception,), {})), []
+    error = type("Error", (Exception,), {})
+    module.errors, module.runs = SimpleNamespace(Error=error, CommError=type("CommError", (error,), {})), []
 
     def init(project, id, resume, config):
         made = MagicMock(id=id, exit_codes=[])
@@ -247,7 +248,7 @@ def test_a_server_of_wandb_that_does_not_answer_is_one_line(wandb, monkeypatch):
 
     def fail(**named):
         assert {name: os.environ[name] for name in WANDB_LIMITS} == WANDB_LIMITS
-        raise wandb.errors.Error("deadline exceeded\nwhile retrying")
+        raise wandb.errors.CommError("deadline exceeded\nwhile retrying")
 
     wandb.init = fail
     with pytest.raises(ConfigError, match="^W&B: deadline exceeded: without network set WANDB_MODE=offline$"):

@@ -144,5 +144,5 @@ def test_a_job_that_never_called_grsgd_is_told_that_its_processes_were_alone(tmp
         (2, "calls", 0, False),
     ):
         assert main(["run", "-n", str(ranks), str(tmp_path / f"{script}.py")]) == code
-        line = f"grsgd: no rank of this job has called grsgd, so each of the {ranks} processes has trained alone"
+        line = f"grsgd: no rank of this job has called grsgd: unless the script itself connects its {ranks} processes"
         assert (line in capfd.readouterr().err) == is_told, (script, ranks)

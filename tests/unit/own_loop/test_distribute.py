@@ -1,6 +1,7 @@
 """`distribute` on ranks that are threads, against plain loops; on processes: tests/mpi/ranks/test_own_loops.py."""
 
 import copy
+import inspect
 import warnings
 
 import pytest
@@ -9,7 +10,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from grsgd.algorithms import ALGORITHMS, equal_models, equal_tensors
-from grsgd.own_loop.distribute import distribute
+from grsgd.own_loop.distribute import OWN_OPTIONS, distribute
 from grsgd.own_loop.distributed_optimizer import DistributedOptimizer
 from grsgd.own_loop.forward_hook import length
 from grsgd.own_loop.ranks import shard
@@ -960,6 +961,11 @@ def test_a_scaler_needs_the_mean(n, monkeypatch):
 # ---- options
 
 
+def test_own_options_are_the_keyword_arguments_of_distribute():
+    named = [p.name for p in inspect.signature(distribute).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    assert list(OWN_OPTIONS) == named
+
+
 @pytest.mark.parametrize(
     "algorithm, options, words",
     [
@@ -969,7 +975,11 @@ def test_a_scaler_needs_the_mean(n, monkeypatch):
             "^algorithm 'sgd': unknown .did you mean ssgd.*; allowed: adpsgd, .*dpsgd, ",
         ),
         ("grsgd", {"rho": 2}, "grsgd: rho: is called data.replication now"),
-        ("dpsgd", {"tiemout": 9.0}, "dpsgd: tiemout: unknown key; allowed: topology.* .did you mean timeout"),
+        (
+            "dpsgd",
+            {"tiemout": 9.0},
+            "dpsgd: tiemout: unknown key; allowed: topology.*; options of distribute.*timeout.* .did you mean timeout",
+        ),
         ("dpsgd", {"progress": "inline"}, "progress: this option is called progress_mode now"),
         ("local_sgd", {"H": 0}, "local_sgd: H = 0: input should be greater than or equal to 1"),
         ("dpsgd", {"topology": "star"}, "'star' is neither a matrix file nor one of"),
