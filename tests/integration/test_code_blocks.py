@@ -9,7 +9,6 @@ import re
 import shlex
 import tomllib
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
@@ -17,6 +16,7 @@ from grsgd.cli import parse
 from grsgd.config import load
 from grsgd.simulator.network import network
 from grsgd.testbed.__main__ import make_parser
+from tests.support.code_blocks import ALL
 
 ROOT = Path(__file__).parents[2]
 BASE = """
@@ -25,42 +25,11 @@ model.name = "mlp"
 data.name = "synthetic"
 train.epochs = 1
 """
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
-NOT_CHECKED = re.compile(r"<!-- not checked: .+ -->\n+ *$")
 TARGETS = set(re.findall(r"^([\w%-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 COMMAND = re.compile(
     r"^(?:\w+=\S+ )*(?:sudo (?:-E )?)?(?:\S*/)?(?:mpiexec .*?|mpirun .*?|srun .*?)?"
     r"((?:\S*/)?grsgd (?!-).*|make .*|(?:\S*/)?python -m .*)$"
 )
-
-
-class Block(NamedTuple):
-    """A block of code, with the page and the number of the line that it is on."""
-
-    page: str
-    line: int
-    language: str
-    code: str
-
-    def __str__(self):
-        return f"{self.page}:{self.line}"
-
-
-def blocks() -> list[Block]:
-    """Return the blocks of code of all pages but those that a comment leaves out."""
-    found = []
-    for page in PAGES:
-        text = page.read_text()
-        for block in BLOCK.finditer(text):
-            if not NOT_CHECKED.search(text[: block.start()]):
-                line = text[: block.start()].count("\n") + 1
-                code = re.sub(f"^{block[1]}", "", block[3], flags=re.MULTILINE)
-                found.append(Block(str(page.relative_to(ROOT)), line, block[2], code))
-    return found
-
-
-ALL = blocks()
 
 
 def commands() -> dict[str, str]:

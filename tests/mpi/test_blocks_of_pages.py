@@ -22,8 +22,8 @@ from coding.tolerant import tolerant_code
 from grsgd.cli import main
 from grsgd.data import base as data
 from grsgd.mpi_environment import without_launcher
-from tests.integration.test_code_blocks import ALL
 from tests.support import launcher
+from tests.support.code_blocks import ALL
 
 ELSEWHERE = {
     "docs/how-to/own-loops.md": "tests/mpi/test_own_pages.py",

@@ -75,7 +75,7 @@ def test_values_that_are_refused(value):
 
 @pytest.mark.parametrize("name, why", [("lbfgs", "several gradients per step"), ("SparseAdam", "sparse gradients")])
 def test_optimizers_that_no_run_can_have(name, why):
-    with pytest.raises(ConfigError, match=f"optimizer.name = '{name}': it .*{why}") as caught:
+    with pytest.raises(ConfigError, match=f"optimizer.name = '{name}': the optimizer .*{why}") as caught:
         run({"name": "grsgd"}, clip=1.0, name=name)
     assert "\n" not in str(caught.value)
 
