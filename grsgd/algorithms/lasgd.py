@@ -253,7 +253,7 @@ class LASGD(ByAllreduce, name="lasgd"):
             for flats in zip([held, *self.buffers], self.s, self.a, strict=True):
                 for x, s, a in blocks(*(flat.tensor for flat in flats)):
                     s.copy_(x)
-                    a.copy_(x)
+                    a.copy_(s)  # not x: a forward pass may change buffers between the two copies
             self.h_last = self.h
             self.is_claimed = False
 
@@ -275,9 +275,9 @@ class LASGD(ByAllreduce, name="lasgd"):
             if adds or replaces:
                 self.memory.put(held, self.x)
             for flat, s, a in zip(self.buffers, self.s[1:], self.a[1:], strict=True):
-                if merge == "overwrite" or flight == 0:
+                if merge == "overwrite" and flight > 0:
                     flat.tensor.copy_(a.tensor)
-                else:
+                else:  # also if flight is 0: the forward pass of a step under way may have changed the buffers
                     add_difference_of_buffers(flat.tensor, a.tensor, s.tensor)
             self.staleness[flight] += 1
             self.rounds += 1

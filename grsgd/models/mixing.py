@@ -48,9 +48,12 @@ def add_difference(x: torch.Tensor, y: torch.Tensor, s: torch.Tensor, weight: fl
 
 
 def add_difference_of_buffers(x: torch.Tensor, y: torch.Tensor, s: torch.Tensor):
-    """Add ``y - s`` to the elements of ``x`` at which ``y`` and ``s`` differ. Elements of ``x`` at which ``y`` and
-    ``s`` are equal stay unchanged, because ``y - s`` would be NaN for two equal infinities."""
-    x.copy_(torch.where(y == s, x, x + (y - s)))
+    """Add ``y - s`` to the elements of ``x`` at which ``y`` and ``s`` differ.
+
+    Elements of ``x`` at which ``y`` and ``s`` are equal stay unchanged, because ``y - s`` would be NaN for two equal
+    infinities. Elements of ``x`` that equal ``s`` become exactly ``y``, because ``x + (y - s)`` may be rounded.
+    """
+    x.copy_(torch.where(y == s, x, torch.where(x == s, y, x + (y - s))))
 
 
 def follow(y: torch.Tensor, g: torch.Tensor, grad: torch.Tensor):

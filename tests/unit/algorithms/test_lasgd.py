@@ -1,4 +1,5 @@
 import gc
+from functools import partial
 
 import numpy as np
 import pytest
@@ -159,6 +160,21 @@ def test_no_local_step_is_lost(n):
     assert max(flights(job)) >= 2 and not any(algorithm.left_out for algorithm in job.algorithms)
     drift = job.X.mean(0) - Rounds(n, "delta").X[0] - reference.learnt.mean(0)
     assert np.abs(drift).max() < 1e-14
+
+
+@pytest.mark.parametrize("merge", ["delta", "overwrite", "anchor"])
+def test_changes_of_buffers_by_the_step_under_way_are_kept(merge):
+    """The forward pass of a step changes the buffers 0.5 s after the step's begin, between snapshot and merge."""
+    job = job_of(2, spec=network_of(latency="0.2 s"), statistics=1, merge=merge)
+
+    def forward(rank):
+        job.algorithms[rank].replica.buffers.array[0] += 1 + rank
+
+    job.stages = lambda rank: [(0.5, partial(forward, rank))]
+    job.train()
+    assert flights(job) == [0]
+    statistics = [algorithm.replica.buffers.array[0] for algorithm in job.algorithms]
+    assert np.mean(statistics) == pytest.approx(1.5 * STEPS)
 
 
 def test_overwriting_forgets():

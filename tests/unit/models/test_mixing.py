@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from grsgd.models import mixing
-from grsgd.models.mixing import BLOCK, blocks, follow, mix
+from grsgd.models.mixing import BLOCK, add_difference_of_buffers, blocks, follow, mix
 
 ROUNDING = 1e-15
 
@@ -45,6 +45,16 @@ def test_a_result_in_other_memory_is_the_same(others, dtype):
         mix(mixed, weight, others_of)
         mix(models[0], weight, others_of, out=out)
         assert torch.equal(out, mixed) and torch.equal(models, before)
+
+
+def test_a_difference_of_buffers_is_exact_where_it_can_be():
+    """Changed by both; by x alone, by x alone from an infinity, by nobody, by y alone, from an infinity by y alone."""
+    x, y, s = torch.tensor(
+        [[3.0, 7, 7, -0.0, 1e30, np.inf], [5.0, 0.1, np.inf, 0.0, 0.1, 2], [1.0, 0.1, np.inf, 0.0, 1e30, np.inf]]
+    )
+    add_difference_of_buffers(x, y, s)
+    expected = torch.tensor([7, 7, 7, -0.0, 0.1, 2])
+    assert x.numpy().tobytes() == expected.numpy().tobytes()
 
 
 @pytest.mark.parametrize("shape", [(), (5,), (3, 4), (31, 2), (2, 31)])
