@@ -68,6 +68,7 @@ class GrsgdTrainer(Trainer):
         check_arguments(self.args)
         super().create_accelerator_and_postprocess()
         self.accelerator.__class__ = GrsgdAccelerator
+        self.accelerator.end_call = "reaching the end of trainer.train()"
         self.accelerator.train_by(self.algorithm, self.options)
         if not algorithm_of(self.algorithm).traits.sends_gradients:
             self.args.average_tokens_across_devices = False  # True would make ranks wait in every step
