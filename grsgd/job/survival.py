@@ -34,6 +34,6 @@ def check_spares(config: Config, spares: int, processes: int):
             f"--spares {spares}: must be from 1 to {processes - 1}, because one of {processes} processes must train"
         )
     if not fault_tolerant():
-        raise ConfigError(f"--spares {spares}: only if MPI survives deaths: Open MPI 5's mpiexec --with-ft ulfm")
+        raise ConfigError(f"--spares {spares}: needs an MPI that survives deaths: Open MPI 5's mpiexec --with-ft ulfm")
     if not config.traits.survives_deaths:
         raise ConfigError(f"--spares {spares}: with {config.algorithm.name} the run ends when a rank dies")

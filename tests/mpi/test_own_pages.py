@@ -12,9 +12,10 @@ DIFFERENCES = [PAGES / "from" / f"{name}.md" for name in ("ddp", "horovod", "blu
 OF_TRAINERS = [name for name in ("lightning", "accelerate") if importlib.util.find_spec(name)]
 """Names of the pages whose libraries are installed; the scripts of Accelerate are the last, as they start
 torch.distributed."""
-LOOPS = [PAGES / "own-loops.md", PAGES / "own-scripts.md", PAGES / "failures.md"]
-PARTS = [(launcher.ROOT / "README.md", 0), (PAGES / "data.md", 0)]
-"""Pages, each with the number of its block that is a part of a loop."""
+LOOPS = [PAGES / "own-loops.md", PAGES / "own-scripts.md"]
+PARTS = [(launcher.ROOT / "README.md", 0), (PAGES / "data.md", 0), (PAGES / "failures.md", 0)]
+"""Pages, each with the number of its block that is a part of a loop. The other block of failures.md takes checkpoints,
+which only a job under ``--with-ft ulfm`` can do: tests/faults has such jobs."""
 NANOGPT = launcher.ROOT / "experiments" / "demo" / "nanogpt.py"
 MARK = "  # <--"
 
@@ -103,7 +104,9 @@ for name, code in scripts:
         loss_of(model(x), y).backward()
         optimizer.step()
 
-    names |= {"optimizer": optimizer, "loss": loss_of(model(x), y), "model": model, "step": step}
+    names |= {"optimizer": optimizer, "model": model, "step": step}
+    if "surviving(" not in code:
+        names |= {"loss": loss_of(model(x), y)}
     names |= {"scheduler": torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)}
     exec(compile(code, name, "exec"), names)
     for left in list(grsgd.own_loop.distributed_optimizer.unfinished):
